@@ -1,0 +1,89 @@
+"""isthmus: the bottleneck rank of deep networks.
+
+Public names load on first use, so that ``isthmus --help`` does not wait for PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from isthmus._errors import (
+    ConvergenceWarning,
+    DataError,
+    FileFormatError,
+    IsthmusError,
+    NumericalWarning,
+)
+
+if TYPE_CHECKING:
+    from isthmus import compression, experiments, linalg, measures, networks, objective, problems, training
+    from isthmus.compression import rebalance
+    from isthmus.files import load, save
+    from isthmus.networks import FullyConnected, from_torch
+    from isthmus.objective import cost, ridge_from
+    from isthmus.runs import Run
+    from isthmus.trace import Trace
+
+__version__ = "0.1.0.dev0"
+
+_MODULES = (
+    "compression",
+    "experiments",
+    "linalg",
+    "measures",
+    "networks",
+    "objective",
+    "problems",
+    "training",
+)
+
+_NAMES = {
+    "FullyConnected": "isthmus.networks",
+    "Run": "isthmus.runs",
+    "Trace": "isthmus.trace",
+    "cost": "isthmus.objective",
+    "from_torch": "isthmus.networks",
+    "load": "isthmus.files",
+    "rebalance": "isthmus.compression",
+    "ridge_from": "isthmus.objective",
+    "save": "isthmus.files",
+}
+
+__all__ = [
+    "ConvergenceWarning",
+    "DataError",
+    "FileFormatError",
+    "FullyConnected",
+    "IsthmusError",
+    "NumericalWarning",
+    "Run",
+    "Trace",
+    "__version__",
+    "compression",
+    "cost",
+    "experiments",
+    "from_torch",
+    "linalg",
+    "load",
+    "measures",
+    "networks",
+    "objective",
+    "problems",
+    "rebalance",
+    "ridge_from",
+    "save",
+    "training",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"isthmus.{name}")
+    raise AttributeError(f"module 'isthmus' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,163 @@
+"""Input checks. One error pattern: who, what must hold, what came, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus._errors import DataError, IsthmusError
+
+
+def fail(who: str, must: str, got: object, do: str, *, error: type[IsthmusError] = IsthmusError) -> NoReturn:
+    """Raise ``error`` with the one message pattern of the library.
+
+    Examples
+    --------
+    >>> fail("compress", "`rank` must be in [1, 64]", 80, "Lower `rank`.")
+    Traceback (most recent call last):
+        ...
+    isthmus._errors.IsthmusError: compress: `rank` must be in [1, 64]. Got 80. Lower `rank`.
+    """
+    text = str(got)
+    if len(text) > 300:
+        text = text[:300] + "…"
+    raise error(f"{who}: {must}. Got {text}. {do}")
+
+
+def check_choice(who: str, name: str, value: object, valid: Iterable[object]) -> None:
+    """Fail unless ``value`` is one of ``valid``; the message lists them."""
+    valid = list(valid)
+    if value not in valid:
+        shown = ", ".join(repr(v) for v in valid)
+        fail(who, f"`{name}` must be one of {shown}", repr(value), "Choose one of these.")
+
+
+def check_number(
+    who: str,
+    name: str,
+    value: object,
+    *,
+    low: float = -float("inf"),
+    high: float = float("inf"),
+    low_open: bool = False,
+) -> float:
+    """Return ``value`` as a finite float in [low, high] (or (low, high]), or fail."""
+    left = "(" if low_open else "["
+    must = f"`{name}` must be a finite number in {left}{low:g}, {high:g}]"
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        fail(who, must, f"{type(value).__name__} {value!r}", "Pass a number.")
+    number = float(value)
+    if not np.isfinite(number) or number > high or number < low or (low_open and number == low):
+        fail(who, must, repr(value), f"Choose `{name}` within that range.")
+    return number
+
+
+def check_integer(who: str, name: str, value: object, *, low: int, high: int | None = None) -> int:
+    """Return ``value`` as an int in [low, high], or fail."""
+    top = "∞" if high is None else str(high)
+    must = f"`{name}` must be an integer in [{low}, {top}]"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        fail(who, must, f"{type(value).__name__} {value!r}", "Pass an integer.")
+    number = int(value)
+    if number < low or (high is not None and number > high):
+        fail(who, must, repr(value), f"Choose `{name}` within that range.")
+    return number
+
+
+def as_matrix(
+    who: str,
+    name: str,
+    value: Any,
+    *,
+    columns: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return a 2-D floating tensor (samples × features) from NumPy, pandas, torch or nested lists.
+
+    A 1-D input is one column. Non-numeric, non-finite or empty input fails, and the message counts what is
+    wrong.
+    """
+    tensor = as_tensor(who, name, value, dtype=dtype, device=device)
+    if tensor.ndim == 1:
+        tensor = tensor[:, None]
+    if tensor.ndim != 2:
+        fail(who, f"`{name}` must be 2-D (samples × features)", f"shape {tuple(tensor.shape)}", "Reshape it.")
+    if 0 in tensor.shape:
+        fail(
+            who,
+            f"`{name}` must not be empty",
+            f"shape {tuple(tensor.shape)}",
+            "Pass at least one row and one column.",
+            error=DataError,
+        )
+    if columns is not None and tensor.shape[1] != columns:
+        fail(
+            who,
+            f"`{name}` must have {columns} columns",
+            f"shape {tuple(tensor.shape)}",
+            "Pass samples as rows and features as columns.",
+        )
+    return tensor
+
+
+def as_tensor(
+    who: str,
+    name: str,
+    value: Any,
+    *,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return a detached, finite floating tensor of ``dtype`` from anything array-like."""
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+        if tensor.is_complex():
+            fail(who, f"`{name}` must be real", f"dtype {tensor.dtype}", "Pass its real and imaginary parts.")
+        tensor = tensor.to(dtype=dtype, device=device)
+    else:
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            fail(
+                who,
+                f"`{name}` must be an array",
+                "rows of unequal length",
+                "Make it rectangular.",
+                error=DataError,
+            )
+        if array.dtype.kind in "OUS":
+            try:
+                array = array.astype(np.float64)
+            except (TypeError, ValueError):
+                fail(
+                    who,
+                    f"`{name}` must be numeric",
+                    f"dtype {array.dtype}",
+                    "Encode text columns as numbers or drop them.",
+                    error=DataError,
+                )
+        if array.dtype.kind not in "fiub":
+            fail(
+                who,
+                f"`{name}` must be real numbers",
+                f"dtype {array.dtype}",
+                "Convert it to float.",
+                error=DataError,
+            )
+        # A copy: read-only and negatively strided arrays are legal NumPy and not legal torch.
+        tensor = torch.from_numpy(np.array(array, dtype=np.float64)).to(dtype=dtype, device=device)
+    bad = int((~torch.isfinite(tensor)).sum())
+    if bad:
+        fail(
+            who,
+            f"`{name}` must be finite",
+            f"{bad} NaN or infinite of {tensor.numel()} values",
+            "Impute, clip or drop them.",
+            error=DataError,
+        )
+    return tensor

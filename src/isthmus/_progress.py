@@ -1,0 +1,126 @@
+"""Progress on stderr: a bar on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TextIO
+
+
+class Progress(Protocol):
+    """What a computation reports to."""
+
+    def advance(self, steps: int = 1, **numbers: float) -> None:
+        """Say that ``steps`` more are done; ``numbers`` (loss, rank, …) are shown beside them."""
+        ...
+
+
+#: What an experiment is given: ``with progress(total, label) as bar: bar.advance()``.
+ProgressFactory = Callable[[int | None, str], AbstractContextManager[Progress]]
+
+
+@contextmanager
+def progress(
+    total: int | None,
+    label: str,
+    *,
+    stream: TextIO | None = None,
+    every: float = 5.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Progress]:
+    """Show the progress of ``total`` steps (None: unknown) on ``stream``, stderr unless given.
+
+    Parameters
+    ----------
+    total : int or None
+        Number of steps.
+    label : str
+        What is being done.
+    stream : text stream, optional
+        A bar if it is a terminal; otherwise lines.
+    every : float
+        Seconds between lines off a terminal; a computation shorter than that prints nothing.
+    clock : callable
+        Seconds, monotonic.
+    """
+    out = sys.stderr if stream is None else stream
+    if not out.isatty():
+        lines = _Lines(total, label, out, every, clock)
+        yield lines
+        lines.close()
+        return
+    # Imported here: the command line's help must not wait for it.
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=label, file=out, leave=False, dynamic_ncols=True) as bar:
+        yield _Bar(bar)
+
+
+@contextmanager
+def silent(total: int | None, label: str) -> Iterator[Progress]:  # noqa: ARG001
+    """The same interface, showing nothing: what the library does unless asked."""
+    yield _Silent()
+
+
+class _Silent:
+    def advance(self, steps: int = 1, **numbers: float) -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, bar) -> None:
+        self._bar = bar
+
+    def advance(self, steps: int = 1, **numbers: float) -> None:
+        if numbers:
+            # Without a refresh of its own: `update` draws when it is time.
+            self._bar.set_postfix_str(_numbers(numbers), refresh=False)
+        self._bar.update(steps)
+
+
+class _Lines:
+    def __init__(self, total: int | None, label: str, out: TextIO, every: float, clock: Callable[[], float]) -> None:
+        self._total, self._label, self._out, self._every, self._clock = total, label, out, every, clock
+        self._start = self._last = clock()
+        self._done, self._printed, self._numbers = 0, False, {}
+
+    def advance(self, steps: int = 1, **numbers: float) -> None:
+        self._done += steps
+        self._numbers.update(numbers)
+        now = self._clock()
+        if now - self._last >= self._every:
+            self._last, self._printed = now, True
+            self._write(now, f"{duration(self._left(now))} left" if self._total else "")
+
+    def close(self) -> None:
+        if self._printed:
+            now = self._clock()
+            self._write(now, f"done in {duration(now - self._start)}")
+
+    def _left(self, now: float) -> float:
+        remaining = max((self._total or 0) - self._done, 0)
+        return (now - self._start) * remaining / max(self._done, 1)
+
+    def _write(self, now: float, end: str) -> None:
+        count = f"{self._done}/{self._total}" if self._total else f"{self._done}"
+        parts = [count, _numbers(self._numbers), end]
+        print(f"{self._label}: " + ", ".join(part for part in parts if part), file=self._out, flush=True)
+
+
+def _numbers(numbers: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
+def duration(seconds: float) -> str:
+    """Seconds as ``m:ss`` or ``h:mm:ss``.
+
+    Examples
+    --------
+    >>> duration(75), duration(3700.2)
+    ('1:15', '1:01:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

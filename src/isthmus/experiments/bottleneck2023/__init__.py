@@ -1,0 +1,1 @@
+"""Bottleneck structure in learned features: low-dimension vs regularity."""

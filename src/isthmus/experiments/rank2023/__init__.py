@@ -1,0 +1,1 @@
+"""Figures of rank2023, one file each."""

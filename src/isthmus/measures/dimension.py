@@ -1,0 +1,70 @@
+"""Intrinsic dimension of a cloud of points, unsupervised: TwoNN."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.spatial import KDTree
+
+from isthmus._checks import as_matrix, check_number
+
+
+@dataclass(frozen=True)
+class TwoNN:
+    """Dimension by the ratio of the two nearest distances.
+
+    Attributes
+    ----------
+    dimension : float
+        NaN when ``state`` is not ``"computed"``.
+    standard_error : float
+        For independent samples, dimension/√(r − 2).
+    points, duplicates : int
+        Points used (after duplicates are dropped), and how many were dropped.
+    state : str
+        ``"computed"``, or why not: ``"too few distinct points"``, ``"all neighbours equidistant"``.
+    """
+
+    dimension: float
+    standard_error: float
+    points: int
+    duplicates: int
+    state: str
+
+
+def two_nn(X: Any, *, discard: float = 0.1) -> TwoNN:
+    """TwoNN intrinsic dimension of the rows of X (Facco et al. 2017), by censored maximum likelihood.
+
+    On a d-dimensional manifold of locally constant density, log(r₂/r₁) is exponential with rate d. The
+    largest ``discard`` share of the ratios, where the density is least constant, is censored: with r kept of
+    n, d = (r − 1)/(Σ_{i ≤ r} tᵢ + (n − r)·t_r), the unbiased estimate for type-II censored exponentials.
+
+    Parameters
+    ----------
+    X : array (N, d)
+        Points as rows.
+    discard : float in [0, 0.9], default 0.1
+        Share of the ratios that is censored.
+    """
+    check_number("two_nn", "discard", discard, low=0.0, high=0.9)
+    points = as_matrix("two_nn", "X", X).cpu().numpy()
+    # Squared distances of very small or large coordinates leave the range of float64: scale first.
+    points = points / (np.abs(points).max() or 1.0)
+    distinct = np.unique(points, axis=0)
+    dropped = len(points) - len(distinct)
+    kept = math.ceil((1.0 - discard) * len(distinct))
+    if len(distinct) < 3 or kept < 3:
+        return TwoNN(math.nan, math.nan, len(distinct), dropped, "too few distinct points")
+    distances, _ = KDTree(distinct).query(distinct, k=3)
+    # Distinct points can be so near that their squared distance underflows.
+    distances = np.maximum(distances, np.finfo(float).tiny)
+    times = np.sort(np.log(distances[:, 2] / distances[:, 1]))
+    total = times[:kept].sum() + (len(distinct) - kept) * times[kept - 1]
+    # Equal distances differ by rounding (a rotated grid or simplex): that is no dimension of 10¹⁵.
+    if total <= 1e-9 * kept:
+        return TwoNN(math.nan, math.nan, len(distinct), dropped, "all neighbours equidistant")
+    dimension = (kept - 1) / total
+    return TwoNN(float(dimension), float(dimension / math.sqrt(kept - 2)), len(distinct), dropped, "computed")

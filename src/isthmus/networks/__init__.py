@@ -1,0 +1,6 @@
+"""Networks: ordinary ``torch.nn.Module``s with one extra method, ``trace(X)``."""
+
+from isthmus.networks.from_modules import from_torch
+from isthmus.networks.fully_connected import FullyConnected
+
+__all__ = ["FullyConnected", "from_torch"]

@@ -1,0 +1,113 @@
+"""The one convention: cost = mean over samples, sum over outputs; ``ridge`` multiplies ‖θ‖², biases included.
+
+Every paper writes its regulariser differently; :func:`ridge_from` converts.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isthmus._checks import check_choice, check_integer, check_number, fail
+from isthmus._cite import cites
+
+LOSSES = ("mse", "cross_entropy")
+
+
+def cost(outputs: Tensor, Y: Tensor, loss: str = "mse") -> Tensor:
+    """C = (1/N) Σᵢ c(f(xᵢ), yᵢ).
+
+    Parameters
+    ----------
+    outputs : Tensor (..., N, d_out)
+        f(X), samples as rows.
+    Y : Tensor (..., N, d_out), or (..., N) of class indices for ``"cross_entropy"``
+        Targets.
+    loss : {"mse", "cross_entropy"}
+        ``"mse"``: c = ‖f − y‖², summed over outputs. ``"cross_entropy"``: c = −log softmax(f)_y;
+        rows of probabilities are accepted as soft targets.
+
+    Returns
+    -------
+    Tensor (...)
+        One cost for each leading index, so that stacks of networks train together.
+    """
+    check_choice("cost", "loss", loss, LOSSES)
+    if loss == "mse":
+        if outputs.shape != Y.shape:
+            fail(
+                "cost",
+                "`outputs` and `Y` must have the same shape",
+                f"{tuple(outputs.shape)} and {tuple(Y.shape)}",
+                "Pass Y as samples × outputs.",
+            )
+        return (outputs - Y).square().sum(-1).mean(-1)
+    soft = Y.dtype.is_floating_point
+    if (outputs.shape if soft else outputs.shape[:-1]) != Y.shape:
+        fail(
+            "cost",
+            "`Y` must be class indices (one integer for each sample) or probabilities (samples × classes)",
+            f"{Y.dtype} of shape {tuple(Y.shape)} for outputs {tuple(outputs.shape)}",
+            "Convert labels to integers, or to rows of probabilities.",
+        )
+    logs = torch.log_softmax(outputs, dim=-1)
+    if soft:
+        return -(Y * logs).sum(-1).mean(-1)
+    return -logs.gather(-1, Y.long()[..., None]).squeeze(-1).mean(-1)
+
+
+@cites("rank2023", "§4, (λ/L)‖W‖²")
+@cites("hamiltonian2024", "§1, (λ/2L̃)∫‖W_p‖²dp")
+def ridge_from(
+    paper: str,
+    lam: float,
+    *,
+    depth: int | None = None,
+    effective_depth: float | None = None,
+    outputs: int | None = None,
+) -> float:
+    """Our ``ridge`` from a paper's λ.
+
+    Parameters
+    ----------
+    paper : {"plain", "rank2023", "bottleneck2023", "features2022", "hamiltonian2024"}
+        ``"plain"``, ``"bottleneck2023"``, ``"features2022"``: λ‖θ‖², ridge = λ.
+        ``"rank2023"``: (λ/L)‖W‖², ridge = λ/L; needs ``depth``.
+        ``"hamiltonian2024"``: (λ/2L̃)∫‖W_p‖²dp on L equidistant steps, for the fully connected weight W/L̃:
+        ridge = λL̃/(2L); needs ``depth`` and ``effective_depth``. See Notes.
+    lam : float
+        The paper's λ ≥ 0.
+    depth : int, optional
+        Number of layers L.
+    effective_depth : float, optional
+        L̃ > 0.
+    outputs : int, optional
+        Give it when the paper's cost is *averaged* over outputs: ours is the sum, so the ridge is multiplied
+        by it.
+
+    Notes
+    -----
+    A leaky step is (1−ρL̃)α + ρWσ(α). At ρL̃ = 1 it is the fully connected layer of weight ρW = W/L̃, and
+    (λ/2L̃)(1/L)‖W‖² = (λL̃/2L)‖W/L̃‖²: hence the ridge λL̃/(2L). For ρL̃ ≠ 1 the identity ρW = W/L̃ no longer
+    holds and λL̃/(2L) is the ridge of W/L̃, the matrix whose k singular values near 1 carry the bottleneck.
+
+    Examples
+    --------
+    >>> ridge_from("rank2023", 2e-4, depth=10)
+    2e-05
+    """
+    who = "ridge_from"
+    check_choice(who, "paper", paper, ("plain", "rank2023", "bottleneck2023", "features2022", "hamiltonian2024"))
+    ridge = check_number(who, "lam", lam, low=0.0)
+    if paper in ("rank2023", "hamiltonian2024"):
+        if depth is None:
+            fail(who, f"`depth` must be given for {paper!r}", None, "Pass the number of layers L.")
+        depth = check_integer(who, "depth", depth, low=1)
+        ridge = ridge / depth
+    if paper == "hamiltonian2024":
+        if effective_depth is None:
+            fail(who, f"`effective_depth` must be given for {paper!r}", None, "Pass L̃.")
+        ridge = ridge * check_number(who, "effective_depth", effective_depth, low=0.0, low_open=True) / 2
+    if outputs is not None:
+        ridge = ridge * check_integer(who, "outputs", outputs, low=1)
+    return ridge

@@ -1,0 +1,365 @@
+"""The Run: one experiment, computed once, as a folder that is always complete.
+
+``config.json``, ``arrays.safetensors``, ``verdicts.json``, ``figure.png`` (and other figures) and
+``provenance.json``. A folder is assembled beside its destination and moved there in one step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import torch
+
+from isthmus import _folders, files
+from isthmus._atomic import shown
+from isthmus._checks import check_choice, fail
+from isthmus._errors import DataError, FileFormatError, IsthmusError
+from isthmus._provenance import provenance
+
+__all__ = ["Outcome", "Run", "check_destination", "configuration_key", "provenance", "worst"]
+
+#: Version of the layout of a Run's folder; a reader refuses what it does not know.
+SCHEMA = 1
+#: From best to worst.
+STATUSES = ("agrees", "differs", "fails")
+
+CONFIG, ARRAYS, VERDICTS, PROVENANCE = "config.json", "arrays.safetensors", "verdicts.json", "provenance.json"
+FIGURES = ("figure.png", "figure.svg", "figure.pdf")
+_HASHED = (CONFIG, ARRAYS, VERDICTS)
+_REQUIRED = (*_HASHED, PROVENANCE)
+
+_MAX_JSON = 2**24
+_MAX_ARRAYS = 2**33
+_MAX_FIGURE = 2**28
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one statement of a figure became: ``agrees``, ``differs`` (for a stated reason) or ``fails``.
+
+    Parameters
+    ----------
+    name : str
+        The statement.
+    status : {"agrees", "differs", "fails"}
+    value, expected : float, int, bool, str or None
+        What came out and what the paper states. NaN and infinities become the strings ``"nan"``, ``"inf"``
+        and ``"-inf"``, because JSON has no such numbers.
+    reason : str
+        Required for ``differs``.
+    """
+
+    name: str
+    status: str
+    value: float | int | bool | str | None = None
+    expected: float | int | bool | str | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("Outcome", "status", self.status, STATUSES)
+        for key in ("name", "reason"):
+            if not isinstance(getattr(self, key), str):
+                fail("Outcome", f"`{key}` must be text", repr(getattr(self, key)), "Pass a string.")
+        if self.status == "differs" and not self.reason.strip():
+            fail("Outcome", "`reason` must say why the outcome differs", repr(self.reason), "Write the reason.")
+        for key in ("value", "expected"):
+            object.__setattr__(self, key, _scalar(key, getattr(self, key)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """The record of one experiment: configuration, arrays, outcomes, figures and provenance.
+
+    Parameters
+    ----------
+    experiment : str
+        Id of the experiment, ``"F-rank-1"``.
+    parameters : mapping
+        Its parameters: numbers, text, booleans and lists of them.
+    arrays : mapping of str to ndarray
+        Real or boolean arrays; kept read-only.
+    outcomes : sequence of Outcome
+    provenance : mapping
+        From :func:`provenance`.
+    figures : mapping of str to bytes
+        Files among ``figure.png``, ``figure.svg``, ``figure.pdf``.
+
+    Examples
+    --------
+    >>> run = Run("E-none", {"depth": 3}, outcomes=[Outcome("two is two", "agrees", 2, 2)])
+    >>> run
+    Run('E-none', key='31b435197fa7', agrees, 0 arrays, 0 figures)
+    """
+
+    experiment: str
+    parameters: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    outcomes: Sequence[Outcome] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.experiment, str) or not self.experiment:
+            fail("Run", "`experiment` must be the id of an experiment", repr(self.experiment), "Pass its id.")
+        # Through JSON at once, so that a Run in memory equals the same Run read back, and its key too.
+        for name in ("parameters", "provenance"):
+            object.__setattr__(self, name, MappingProxyType(_jsonable(name, getattr(self, name))))
+        arrays = {key: _frozen(key, value) for key, value in self.arrays.items()}
+        object.__setattr__(self, "arrays", MappingProxyType(arrays))
+        for outcome in self.outcomes:
+            if not isinstance(outcome, Outcome):
+                fail("Run", "`outcomes` must hold Outcome objects", type(outcome).__name__, "Wrap it.")
+        object.__setattr__(self, "outcomes", tuple(self.outcomes))
+        for name, content in self.figures.items():
+            check_choice("Run", "figures", name, FIGURES)
+            if not isinstance(content, bytes):
+                fail(
+                    "Run",
+                    f"`figures[{name!r}]` must be bytes",
+                    type(content).__name__,
+                    "Pass the file's content.",
+                )
+        object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
+
+    @property
+    def key(self) -> str:
+        """Twelve hexadecimal digits of the SHA-256 of experiment and parameters."""
+        return configuration_key(self.experiment, self.parameters)
+
+    @property
+    def status(self) -> str:
+        """The worst status among the outcomes; ``"undetermined"`` when there is none."""
+        return worst(self.outcomes)
+
+    def __repr__(self) -> str:
+        return (
+            f"Run({self.experiment!r}, key={self.key!r}, {self.status}, "
+            f"{len(self.arrays)} arrays, {len(self.figures)} figures)"
+        )
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the Run as ``folder`` in one step and return its path.
+
+        At every instant ``folder`` is absent, the previous complete Run, or this one. A folder that holds
+        anything but a Run is refused.
+        """
+        target = check_destination(folder)
+        assembly = target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
+        try:
+            assembly.parent.mkdir(parents=True, exist_ok=True)
+            _folders.sweep(target)
+            assembly.mkdir()
+            self._assemble(assembly)
+            # Again: somebody may have put a file of their own into the old folder meanwhile.
+            check_destination(target)
+            _folders.install(assembly, target)
+        except OSError as problem:
+            fail("Run.write", f"{shown(target)} must be writable", problem.strerror, "Write elsewhere.")
+        finally:
+            # What is left here is the unfinished new Run, or the previous one after the exchange.
+            shutil.rmtree(assembly, ignore_errors=True)
+        return target
+
+    def _assemble(self, folder: Path) -> None:
+        config = {"schema": SCHEMA, "experiment": self.experiment, "parameters": dict(self.parameters)}
+        files.write_json(folder / CONFIG, config)
+        files.write_tensors(folder / ARRAYS, self.arrays, {"kind": "run", "key": self.key})
+        files.write_json(folder / VERDICTS, [asdict(outcome) for outcome in self.outcomes])
+        for name, content in self.figures.items():
+            files.write_atomic(folder / name, content)
+        # The digests tie the files together: a mixture of two Runs, or a damaged one, is noticed on reading.
+        digests = {path.name: _digest(path) for path in sorted(folder.iterdir())}
+        files.write_json(folder / PROVENANCE, {**self.provenance, "key": self.key, "sha256": digests})
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str], *, max_bytes: int = _MAX_ARRAYS) -> Self:
+        """Read and check a Run; ``max_bytes`` bounds the arrays.
+
+        Raises
+        ------
+        FileFormatError
+            Saying which file is missing, too large, damaged or of an unknown version.
+        """
+        while True:
+            path = Path(folder)
+            if not path.is_dir() and _folders.previous(path).is_dir():
+                path = _folders.previous(path)
+            identity = _folders.identity(path)
+            if identity is None:
+                _bad(path, "a Run must be a folder", "no such folder", "Check the path.")
+            problem, run = None, None
+            try:
+                run = cls._read(path, max_bytes)
+            except (DataError, OSError) as error:
+                problem = error
+            # Replaced while it was read? Then the new one is complete, and wanted.
+            if _folders.identity(path) != identity:
+                continue
+            if isinstance(problem, OSError):
+                _bad(path, "the files of a Run must be readable", problem.strerror, "Check them.")
+            if problem is not None:
+                raise problem
+            if run is not None:
+                return run
+
+    @classmethod
+    def _read(cls, path: Path, max_bytes: int) -> Self:
+        again = "Run the experiment again."
+        missing = [name for name in _REQUIRED if not (path / name).is_file()]
+        if missing:
+            _bad(path, f"a Run must hold {', '.join(_REQUIRED)}", f"no {', '.join(missing)}", again)
+        config = _mapping(path, CONFIG)
+        if config.get("schema") != SCHEMA:
+            _bad(path, f"`schema` must be {SCHEMA}", shown(config.get("schema")), "Upgrade isthmus.")
+        found = dict(_mapping(path, PROVENANCE))
+        digests, key = found.pop("sha256", None), found.pop("key", None)
+        figures = [name for name in FIGURES if (path / name).is_file()]
+        if not isinstance(digests, dict) or sorted(digests) != sorted((*_HASHED, *figures)):
+            _bad(path, f"the files must be those listed in {PROVENANCE}", "others", again)
+        for name, digest in digests.items():
+            limit = max_bytes if name == ARRAYS else _MAX_FIGURE if name in FIGURES else _MAX_JSON
+            size = (path / name).stat().st_size
+            if size > limit:
+                _bad(
+                    path,
+                    f"`{name}` must have at most {limit} bytes",
+                    size,
+                    "Raise `max_bytes` if you trust it.",
+                )
+            if digest != _digest(path / name):
+                _bad(path, f"`{name}` must have the SHA-256 in {PROVENANCE}", "another one", again)
+        tensors, _ = files.read_tensors(path / ARRAYS, max_bytes=max_bytes)
+        listed = files.read_json(path / VERDICTS, max_bytes=_MAX_JSON)
+        known = {item.name for item in fields(Outcome)}
+        if not isinstance(listed, list) or not all(isinstance(o, dict) and set(o) == known for o in listed):
+            _bad(path, f"`{VERDICTS}` must be a list of outcomes", "something else", again)
+        experiment, parameters = config.get("experiment"), config.get("parameters")
+        if not isinstance(experiment, str) or not isinstance(parameters, dict):
+            _bad(path, f"`{CONFIG}` must name `experiment` and `parameters`", sorted(config), again)
+        try:
+            run = cls(
+                experiment,
+                parameters,
+                {name: tensor.numpy() for name, tensor in tensors.items()},
+                tuple(Outcome(**outcome) for outcome in listed),
+                found,
+                {name: (path / name).read_bytes() for name in figures},
+            )
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(f"Run.read: {shown(path)}: {error}") from error
+        if run.key != key:
+            _bad(path, f"`{CONFIG}` must have the key {run.key} in {PROVENANCE}", repr(key), again)
+        return run
+
+
+def worst(outcomes: Sequence[Outcome]) -> str:
+    """The worst status, or ``"undetermined"`` when nothing was judged."""
+    return max((o.status for o in outcomes), key=STATUSES.index, default="undetermined")
+
+
+def configuration_key(experiment: str, parameters: Mapping[str, Any]) -> str:
+    """Short SHA-256 of the canonical JSON of an experiment's id and parameters."""
+    content = {"experiment": experiment, "parameters": dict(parameters)}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def check_destination(folder: str | os.PathLike[str]) -> Path:
+    """Return the real path of ``folder`` if a Run may be written there, or fail; nothing is changed.
+
+    Call it before a long computation: it must be absent, empty, or a Run with no other file in it.
+    """
+    who, do = "Run.write", "Choose another folder, or move what is in it."
+    # The real path: a symbolic link keeps pointing where it did, and the folder it points to is replaced.
+    target = Path(os.path.realpath(folder))
+    if not target.name:
+        fail(who, "`folder` must be a folder that can be replaced", target, do)
+    if target.exists() and not target.is_dir():
+        fail(who, "`folder` must be a folder", f"{shown(target)}, a file", do)
+    if not target.is_dir():
+        return target
+    names = sorted(entry.name for entry in target.iterdir())
+    strange = [name for name in names if name not in (*_REQUIRED, *FIGURES)]
+    if strange:
+        others = ", ".join(shown(name, 60) for name in strange[:5]) + (", …" if len(strange) > 5 else "")
+        fail(who, "`folder` must be absent, empty or a Run", f"{shown(target)}, which also holds {others}", do)
+    if names and not _is_run(target):
+        fail(
+            who,
+            "`folder` must be absent, empty or a Run",
+            f"{shown(target)}, a damaged or foreign folder",
+            do,
+        )
+    return target
+
+
+def _jsonable(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        fail(
+            "Run",
+            f"`{name}` must be finite numbers, text, booleans and lists of them",
+            error,
+            "Convert them.",
+        )
+
+
+def _scalar(name: str, value: object) -> float | int | bool | str | None:
+    """A JSON scalar: NumPy and torch scalars unwrapped, non-finite numbers as text."""
+    if isinstance(value, (np.generic, np.ndarray, torch.Tensor)) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return fail("Outcome", f"`{name}` must be a number, text or None", type(value).__name__, "Convert it.")
+
+
+def _frozen(name: str, value: object) -> np.ndarray:
+    array = np.array(value, order="C")
+    if not isinstance(name, str) or not name or array.dtype.kind not in "biuf":
+        fail(
+            "Run",
+            "`arrays` must map names to real or boolean arrays",
+            f"{name!r}: dtype {array.dtype}",
+            "Convert it to numbers.",
+        )
+    array.flags.writeable = False
+    return array
+
+
+def _bad(path: Path, must: str, got: object, do: str) -> NoReturn:
+    fail(f"Run.read: {shown(path)}", must, got, do, error=FileFormatError)
+
+
+def _mapping(path: Path, name: str) -> dict[str, Any]:
+    content = files.read_json(path / name, max_bytes=_MAX_JSON)
+    if not isinstance(content, dict):
+        _bad(path, f"`{name}` must be a JSON object", type(content).__name__, "Run it again.")
+    return content
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether the folder was written by us: all files there, and a configuration of a schema we can name."""
+    try:
+        complete = all((folder / name).is_file() for name in _REQUIRED)
+        return complete and {"schema", "experiment", "parameters"} <= set(_mapping(folder, CONFIG))
+    except (IsthmusError, OSError):
+        return False
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,136 @@
+"""The Trace: weights and per-layer representations of a network on a data set, frozen.
+
+This is the only place where orientation and scaling conventions are applied. In code samples are rows; the
+papers write them as columns: :meth:`Trace.Z` turns them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from isthmus._checks import check_integer
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """Anything with the weights of a fully connected network: a network or a :class:`Trace`."""
+
+    @property
+    def Ws(self) -> tuple[Tensor, ...]:
+        """Weights W_1 … W_L, each (n_ℓ, n_{ℓ-1})."""
+        ...
+
+    @property
+    def bs(self) -> tuple[Tensor, ...]:
+        """Biases b_1 … b_L, each (n_ℓ,); empty when the amount of bias is 0."""
+        ...
+
+    @property
+    def slope(self) -> float:
+        """Slope a of σ_a below zero."""
+        ...
+
+    @property
+    def bias(self) -> float:
+        """Amount of bias β."""
+        ...
+
+
+class Network(Layered, Protocol):
+    """A :class:`Layered` module that can be traced."""
+
+    def trace(self, X: Any, *, dtype: torch.dtype | None = torch.float64) -> Trace:
+        """Weights and representations on ``X``."""
+        ...
+
+
+def activate(Z: Tensor, slope: float) -> Tensor:
+    """σ_a(z) = z for z ≥ 0, a·z below, entrywise."""
+    if slope == 0.0:
+        return torch.relu(Z)
+    if slope == 1.0:
+        return Z
+    return torch.nn.functional.leaky_relu(Z, slope)
+
+
+def activation_derivative(Z: Tensor, slope: float) -> Tensor:
+    """σ̇_a(z) = 1 for z > 0, a for z ≤ 0: at the kink the value that PyTorch's autograd uses."""
+    return torch.where(Z > 0, torch.ones_like(Z), torch.full_like(Z, slope))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Weights and representations of a fully connected network on N samples.
+
+    Attributes
+    ----------
+    Ws : tuple of Tensor (n_ℓ, n_{ℓ-1})
+        ``Ws[ell - 1]`` is W_ℓ.
+    bs : tuple of Tensor (n_ℓ,)
+        ``bs[ell - 1]`` is b_ℓ; empty when ``bias == 0``.
+    preactivations : tuple of Tensor (N, n_ℓ)
+        ``preactivations[ell - 1]`` is α̃_ℓ(X), ℓ = 1 … L.
+    activations : tuple of Tensor (N, n_ℓ)
+        ``activations[ell]`` is α_ℓ(X), ℓ = 0 … L−1; ``activations[0]`` is X.
+    slope, bias : float
+        a and β of the network.
+    source_eps : float
+        Unit round-off of the dtype the network was stored in: noise below it says nothing about the network.
+    """
+
+    Ws: tuple[Tensor, ...]
+    bs: tuple[Tensor, ...]
+    preactivations: tuple[Tensor, ...]
+    activations: tuple[Tensor, ...]
+    slope: float
+    bias: float
+    source_eps: float = torch.finfo(torch.float64).eps
+
+    @property
+    def depth(self) -> int:
+        """L, the number of weight matrices."""
+        return len(self.Ws)
+
+    @property
+    def samples(self) -> int:
+        """N, the number of samples."""
+        return self.activations[0].shape[0]
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """n_0 … n_L."""
+        return (self.Ws[0].shape[1], *(W.shape[0] for W in self.Ws))
+
+    @property
+    def inputs(self) -> Tensor:
+        """X, (N, d_in)."""
+        return self.activations[0]
+
+    @property
+    def outputs(self) -> Tensor:
+        """f(X) = α̃_L(X), (N, d_out)."""
+        return self.preactivations[-1]
+
+    def Z(self, ell: int) -> Tensor:
+        """Z_ℓ = α̃_ℓ(X) as the papers write it: (n_ℓ, N), samples as columns; Z_0 is the input."""
+        check_integer("Trace.Z", "ell", ell, low=0, high=self.depth)
+        return (self.activations[0] if ell == 0 else self.preactivations[ell - 1]).mT
+
+    def Z_sigma(self, ell: int) -> Tensor:
+        """Z^σ_ℓ: the activations α_ℓ(X) as columns with a last row β·1, (n_ℓ + 1, N); no such row when β =
+        0.
+        """
+        check_integer("Trace.Z_sigma", "ell", ell, low=0, high=self.depth - 1)
+        columns = self.activations[ell].mT
+        if self.bias == 0.0:
+            return columns
+        return torch.cat([columns, self.bias * torch.ones_like(columns[:1])])
+
+    def derivative(self, ell: int) -> Tensor:
+        """Diagonals of D_ℓ = diag(σ̇(α̃_ℓ(x))), (N, n_ℓ), ℓ = 1 … L−1."""
+        check_integer("Trace.derivative", "ell", ell, low=1, high=self.depth - 1)
+        return activation_derivative(self.preactivations[ell - 1], self.slope)

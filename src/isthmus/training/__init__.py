@@ -1,0 +1,9 @@
+"""Training: one loop, whose result says why it stopped."""
+
+from isthmus.training.inputs import TrainingEvent
+from isthmus.training.loop import train
+from isthmus.training.phases import Phase
+from isthmus.training.plans import default_plan
+from isthmus.training.result import Criteria, TrainingResult
+
+__all__ = ["Criteria", "Phase", "TrainingEvent", "TrainingResult", "default_plan", "train"]

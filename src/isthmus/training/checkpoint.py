@@ -1,0 +1,88 @@
+"""Checkpoints of a training: written atomically, the last two kept, each with its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus._checks import fail
+from isthmus._errors import FileFormatError
+from isthmus.files import read_tensors, write_tensors
+
+_NAMES = ("checkpoint-even.safetensors", "checkpoint-odd.safetensors")
+
+
+@dataclass
+class Snapshot:
+    """Everything needed to continue: tensors, and numbers as plain data."""
+
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
+
+
+class Checkpoints:
+    """The two checkpoint files of a folder. ``fingerprint`` identifies data, network and settings."""
+
+    def __init__(self, folder: str | Path, fingerprint: str) -> None:
+        self.folder, self.fingerprint = Path(folder), fingerprint
+        self.count = 0
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Overwrite the older of the two files; the newer one stays valid whatever happens meanwhile."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        metadata = {
+            "kind": "training checkpoint",
+            "fingerprint": self.fingerprint,
+            "count": str(self.count),
+            "numbers": json.dumps(snapshot.numbers),
+        }
+        write_tensors(self.folder / _NAMES[self.count % 2], snapshot.tensors, metadata)
+        self.count += 1
+
+    def read(self) -> Snapshot | None:
+        """The newest readable checkpoint, or None if there is none; one of another training is refused."""
+        found: list[tuple[int, Snapshot]] = []
+        for name in _NAMES:
+            path = self.folder / name
+            if not path.exists():
+                continue
+            try:
+                tensors, metadata = read_tensors(path)
+                numbers = json.loads(metadata["numbers"])
+                count, fingerprint = int(metadata["count"]), metadata["fingerprint"]
+            except (FileFormatError, KeyError, ValueError):
+                # Damaged (a disk, not us: writes are atomic): the other file stands in.
+                continue
+            if fingerprint != self.fingerprint:
+                fail(
+                    "train",
+                    "the checkpoint must be of the same data, network and settings",
+                    f"another training in {path.name}",
+                    "Choose another `checkpoint` folder, or pass resume=False to start anew there.",
+                )
+            found.append((count, Snapshot(tensors, numbers)))
+        if not found:
+            return None
+        count, snapshot = max(found, key=lambda item: item[0])
+        self.count = count + 1
+        return snapshot
+
+    def clear(self) -> None:
+        """Remove both files."""
+        for name in _NAMES:
+            (self.folder / name).unlink(missing_ok=True)
+
+
+def fingerprint(settings: dict[str, Any], tensors: list[Tensor]) -> str:
+    """SHA-256 of settings and tensors (initial weights and data)."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""Limited-memory BFGS with a weak Wolfe line search; its whole state is in named tensors."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from isthmus._errors import ConvergenceWarning
+from isthmus.compression import rebalance
+from isthmus.networks import FullyConnected
+from isthmus.training.flat import FlatObjective, Value
+from isthmus.training.metric import KroneckerMetric
+from isthmus.training.optimisers import OptimiserState
+from isthmus.training.phases import Phase
+
+_SUFFICIENT = 1e-4
+_CURVATURE = 0.9
+_TRIALS = 25
+#: Steps between two estimates of the metric.
+REFRESH = 20
+#: Steps between two rebalancings.
+REBALANCE = 200
+
+
+class LBFGS:
+    """One quasi-Newton step at a time.
+
+    The line search is the bisection of Lewis and Overton for the *weak* Wolfe conditions, which also ends at points
+    where a piecewise linear network is not differentiable.
+    """
+
+    def __init__(self, phase: Phase, theta: Tensor, metric: KroneckerMetric | None, generator: torch.Generator) -> None:
+        self.phase, self.metric, self.generator = phase, metric, generator
+        self.state = OptimiserState(
+            {"S": theta.new_zeros((0, len(theta))), "T": theta.new_zeros((0, len(theta)))}, {"stalled": 0.0}
+        )
+        self.value: Value | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether no step could be found along steepest descent either: rounding, or a kink."""
+        return self.state.numbers["stalled"] > 0
+
+    def get_state(self) -> OptimiserState:
+        """Curvature pairs, metric and ridge."""
+        metric = {} if self.metric is None else {f"metric.{k}": v for k, v in self.metric.tensors.items()}
+        return OptimiserState({**self.state.tensors, **metric}, self.state.numbers)
+
+    def set_state(self, state: OptimiserState) -> None:
+        """Continue from ``state``; the value at θ is evaluated again, to the same bits."""
+        self.state = OptimiserState({k: state.tensors[k] for k in ("S", "T")}, state.numbers)
+        if self.metric is not None:
+            prefix = "metric."
+            self.metric.tensors = {k[len(prefix) :]: v for k, v in state.tensors.items() if k.startswith(prefix)}
+        self.value = None
+
+    @torch.no_grad()
+    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
+        """One accepted step, or none (then :attr:`finished`); the value returned is that at the new θ."""
+        if step % REBALANCE == 0 and ridge > 0:
+            self._rebalance(objective)
+        value = self.value.at_ridge(ridge, objective.theta) if self.value is not None else objective(ridge)
+        self._move_ridge(ridge)
+        if self.metric is not None and step % REFRESH == 0:
+            self.metric.refresh(objective.theta, objective.X, self.generator)
+        if not value.finite:
+            return value
+        direction = self._direction(value.gradient, ridge)
+        slope = float(value.gradient @ direction)
+        if slope >= 0:
+            self._forget()
+            direction, slope = -value.gradient, -float(value.gradient @ value.gradient)
+        first = 1.0
+        if self.metric is None and len(self.state.tensors["S"]) == 0:
+            first = min(1.0, 1.0 / float(value.gradient.abs().sum() + 1e-300))
+        origin = objective.theta.clone()
+        found = self._search(objective, origin, direction, slope, value, first, ridge)
+        if found is None:
+            objective.theta.copy_(origin)
+            self.state.numbers["stalled"] = 1.0 if len(self.state.tensors["S"]) == 0 else 0.0
+            self._forget()
+            self.value = value
+            return value
+        self._remember(objective.theta - origin, found.gradient - value.gradient)
+        self.value = found
+        return found
+
+    def _rebalance(self, objective: FlatObjective) -> None:
+        """Take the decrease that costs nothing: least ‖θ‖² over rescalings of neurons, at the same function.
+
+        These directions are the slowest of all for a quasi-Newton method: the cost is exactly flat along them.
+        """
+        net = objective.net
+        if self.metric is None or not isinstance(net, FullyConnected):
+            return
+        with warnings.catch_warnings():
+            # Any rescaling keeps the function: a not quite least norm is as good a start.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            better = rebalance(net, tolerance=1e-6)
+        if better.norm_after >= better.norm_before * (1.0 - 1e-6):
+            return
+        for own, new in zip(net.parameters(), better.network.parameters()):
+            own.copy_(new)
+        self._forget()
+        self.value = None
+
+    def _move_ridge(self, ridge: float) -> None:
+        """Adapt to another ridge: gradients change by 2·Δ·θ, hence their differences by 2·Δ·s, exactly."""
+        change = ridge - self.state.numbers.get("ridge", ridge)
+        if change != 0.0:
+            self.state.tensors["T"].add_(self.state.tensors["S"], alpha=2.0 * change)
+        self.state.numbers["ridge"] = ridge
+
+    def _direction(self, gradient: Tensor, ridge: float) -> Tensor:
+        S, T = self.state.tensors["S"], self.state.tensors["T"]
+        q = -gradient
+        weights = []
+        for s, t in zip(reversed(S), reversed(T)):
+            weight = (s @ q) / (s @ t)
+            q = q - weight * t
+            weights.append(weight)
+        if self.metric is not None:
+            q = self.metric.solve(q, ridge)
+            if len(S):
+                q = q * ((S[-1] @ T[-1]) / (T[-1] @ self.metric.solve(T[-1], ridge)))
+        elif len(S):
+            q = q * ((S[-1] @ T[-1]) / (T[-1] @ T[-1]))
+        for s, t, weight in zip(S, T, reversed(weights)):
+            q = q + (weight - (t @ q) / (s @ t)) * s
+        return q
+
+    def _search(
+        self,
+        objective: FlatObjective,
+        origin: Tensor,
+        direction: Tensor,
+        slope: float,
+        value: Value,
+        length: float,
+        ridge: float,
+    ) -> Value | None:
+        low, high = 0.0, math.inf
+        best: tuple[float, Value] | None = None
+        for _ in range(_TRIALS):
+            torch.add(origin, direction, alpha=length, out=objective.theta)
+            trial = objective(ridge)
+            if not trial.finite or trial.loss > value.loss + _SUFFICIENT * length * slope:
+                high = length
+            else:
+                if trial.loss < value.loss and (best is None or trial.loss < best[1].loss):
+                    best = (length, trial)
+                if float(trial.gradient @ direction) >= _CURVATURE * slope:
+                    break
+                low = length
+            length = 0.5 * (low + high) if high < math.inf else 2.0 * length
+        if best is None:
+            return None
+        torch.add(origin, direction, alpha=best[0], out=objective.theta)
+        return best[1]
+
+    def _remember(self, s: Tensor, t: Tensor) -> None:
+        # Curvature that is not clearly positive would spoil the model; skipping the pair is safe.
+        if float(s @ t) <= 1e-10 * float(s.norm() * t.norm()):
+            return
+        keep = self.phase.memory - 1
+        tensors = self.state.tensors
+        tensors["S"] = torch.cat([tensors["S"][-keep:] if keep else tensors["S"][:0], s[None]])
+        tensors["T"] = torch.cat([tensors["T"][-keep:] if keep else tensors["T"][:0], t[None]])
+
+    def _forget(self) -> None:
+        tensors = self.state.tensors
+        tensors["S"], tensors["T"] = tensors["S"][:0].clone(), tensors["T"][:0].clone()

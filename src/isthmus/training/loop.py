@@ -1,0 +1,376 @@
+"""The one training loop."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isthmus._checks import check_choice, check_number, fail
+from isthmus._errors import ConvergenceWarning
+from isthmus._progress import Progress, ProgressFactory, progress, silent
+from isthmus.networks import FullyConnected
+from isthmus.objective import LOSSES
+from isthmus.trace import Layered
+from isthmus.training.checkpoint import Checkpoints, Snapshot, fingerprint
+from isthmus.training.flat import FlatObjective, Value
+from isthmus.training.inputs import TrainingEvent, checked_data
+from isthmus.training.lbfgs import LBFGS
+from isthmus.training.metric import KroneckerMetric
+from isthmus.training.narrow import Narrow
+from isthmus.training.optimisers import FirstOrder, Optimiser, OptimiserState
+from isthmus.training.phases import Phase
+from isthmus.training.plans import default_plan
+from isthmus.training.result import Criteria, TrainingResult, criteria
+
+#: Quasi-Newton steps over which the decrease of the loss is judged.
+WINDOW = 50
+#: A loss this many times the first one means divergence even while it is finite.
+EXPLOSION = 1e4
+
+
+def train(
+    net: nn.Module,
+    X: Any,
+    Y: Any,
+    *,
+    ridge: float,
+    loss: str = "mse",
+    phases: Sequence[Phase] | None = None,
+    learning_rate: float = 1e-3,
+    tolerance: float = 1e-4,
+    max_seconds: float | None = None,
+    seed: int = 0,
+    callbacks: Iterable[Callable[[TrainingEvent], object]] = (),
+    show_progress: bool | ProgressFactory = False,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 10.0,
+    resume: bool = True,
+) -> TrainingResult:
+    """Minimise cost(net(X), Y) + ridge·‖θ‖² in place, and say why it stopped.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Trained in place, in its own dtype and on its own device. Only parameters that require gradients move, and
+        only they count in ‖θ‖².
+    X : array (N, d_in)
+    Y : array (N, d_out), or (N,) of class indices for ``loss="cross_entropy"``
+    ridge : float
+        Multiplies ‖θ‖², weights and biases; :func:`isthmus.ridge_from` converts from the papers. It is part of the
+        loss, never decoupled weight decay.
+    loss : {"mse", "cross_entropy"}
+        Mean over samples; ``"mse"`` is summed over outputs.
+    phases : sequence of Phase, optional
+        What to do, in order. By default Adam, then L-BFGS through a larger ridge and back to convergence: see
+        :func:`isthmus.training.default_plan`.
+    learning_rate : float, default 1e-3
+        Of the default plan's Adam.
+    tolerance : float, default 1e-4
+        Converged when the loss falls by less than this share over 50 quasi-Newton steps, the balancedness residual
+        is below 100 times it, and the gradient no longer dominates: see :class:`~isthmus.training.Criteria`.
+    max_seconds : float, optional
+        Stop after this long, with state ``"budget"``.
+    seed : int
+        Of the mini-batches. No global generator is used.
+    callbacks : iterable of callable
+        Each is called with a :class:`TrainingEvent` after every step; returning True stops the training.
+    show_progress : bool, default False
+        Loss, ‖θ‖²/L and time left on stderr: a bar on a terminal, lines elsewhere.
+    checkpoint : path, optional
+        Folder for checkpoints, written every ``checkpoint_seconds`` and at the end; the last two are kept.
+    resume : bool, default True
+        Continue from a checkpoint of the same training in that folder: ends in bitwise the weights of an
+        uninterrupted run at the same number of threads. False starts anew.
+
+    Returns
+    -------
+    TrainingResult
+        ``state`` is ``"converged"``, ``"budget"``, ``"diverged"`` or ``"interrupted"``; anything but converged is
+        also a :class:`~isthmus.ConvergenceWarning`. After a non-finite loss the last good weights are kept.
+
+    Examples
+    --------
+    >>> import torch, isthmus
+    >>> X = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    >>> net = isthmus.FullyConnected([3, 8, 8, 2], slope=1.0, generator=torch.Generator().manual_seed(1))
+    >>> isthmus.train(net, X, X[:, :2], ridge=1e-2).state
+    'converged'
+    """
+    who = "train"
+    check_choice(who, "loss", loss, LOSSES)
+    check_number(who, "ridge", ridge, low=0.0)
+    check_number(who, "tolerance", tolerance, low=0.0)
+    if not isinstance(net, nn.Module):
+        fail(who, "`net` must be a torch.nn.Module", type(net).__name__, "Pass e.g. isthmus.FullyConnected(dims).")
+    inputs, targets = checked_data(net, X, Y, loss)
+    plan = tuple(
+        default_plan(net, targets, ridge=ridge, loss=loss, learning_rate=learning_rate) if phases is None else phases
+    )
+    for phase in plan:
+        if phase.method == "narrow" and not isinstance(net, FullyConnected):
+            fail(who, "`net` must be a FullyConnected for the phase 'narrow'", type(net).__name__, "Leave it out.")
+    settings = {
+        "ridge": float(ridge),
+        "loss": loss,
+        "phases": [dataclasses.asdict(p) for p in plan],
+        "tolerance": float(tolerance),
+        "seed": int(seed),
+    }
+    run = _Training(net, inputs, targets, settings, plan, tuple(callbacks))
+    run.deadline = math.inf if max_seconds is None else time.monotonic() + check_number(who, "max_seconds", max_seconds)
+    if checkpoint is not None:
+        run.use_checkpoints(Path(checkpoint), checkpoint_seconds, resume)
+    show = show_progress if callable(show_progress) else (progress if show_progress else silent)
+    with show(sum(p.steps for p in plan), "train") as bar:
+        run.start = run.step
+        bar.advance(run.step)
+        result = run.go(bar)
+    if result.state != "converged":
+        warnings.warn(f"train: {result.reason}", ConvergenceWarning, stacklevel=2)
+    return result
+
+
+class _Training:
+    """The state of one training: network, position in the plan, history."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        X: Tensor,
+        Y: Tensor,
+        settings: dict[str, Any],
+        plan: tuple[Phase, ...],
+        callbacks: tuple[Callable[[TrainingEvent], object], ...],
+    ) -> None:
+        self.net, self.X, self.Y, self.settings, self.plan, self.callbacks = net, X, Y, settings, plan, callbacks
+        self.ridge: float = settings["ridge"]
+        self.generator = torch.Generator().manual_seed(settings["seed"])
+        self.phase, self.inside, self.step, self.start = 0, 0, 0, 0
+        self.history: dict[str, list[float]] = {k: [] for k in ("loss", "cost", "norm", "ridge", "phase")}
+        self.evaluations = 0
+        self.deadline = math.inf
+        self.checkpoints: Checkpoints | None = None
+        self.every = math.inf
+        self.restored: Snapshot | None = None
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def use_checkpoints(self, folder: Path, every: float, resume: bool) -> None:
+        weights = [p for p in self.net.parameters() if p.requires_grad]
+        self.checkpoints = Checkpoints(folder, fingerprint(self.settings, [*weights, self.X, self.Y]))
+        self.every = every
+        if not resume:
+            self.checkpoints.clear()
+            return
+        self.restored = self.checkpoints.read()
+        if self.restored is not None:
+            numbers = self.restored.numbers
+            self.phase, self.inside, self.step = numbers["phase"], numbers["inside"], numbers["step"]
+            self.evaluations = numbers["evaluations"]
+            self.history = {k: self.restored.tensors[f"history.{k}"].tolist() for k in self.history}
+            self.generator.set_state(self.restored.tensors["generator"])
+
+    def snapshot(self, objective: FlatObjective, optimiser: Optimiser) -> Snapshot:
+        state = optimiser.get_state()
+        tensors = {
+            "theta": objective.theta,
+            "generator": self.generator.get_state(),
+            **{f"optimiser.{k}": v for k, v in state.tensors.items()},
+            **{f"history.{k}": torch.tensor(v, dtype=torch.float64) for k, v in self.history.items()},
+        }
+        numbers = {
+            "phase": self.phase,
+            "inside": self.inside,
+            "step": self.step,
+            "evaluations": self.evaluations + objective.evaluations,
+            "optimiser": {k: repr(v) for k, v in state.numbers.items()},
+        }
+        return Snapshot(tensors, numbers)
+
+    def restore(self, objective: FlatObjective, optimiser: Optimiser) -> None:
+        if self.restored is None:
+            return
+        prefix = "optimiser."
+        tensors = self.restored.tensors
+        objective.theta.copy_(tensors["theta"])
+        optimiser.set_state(
+            OptimiserState(
+                {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)},
+                {k: float(v) for k, v in self.restored.numbers["optimiser"].items()},
+            )
+        )
+        self.restored = None
+
+    def optimiser(self, phase: Phase, objective: FlatObjective) -> Optimiser:
+        if not phase.quasi_newton:
+            return FirstOrder(phase, objective.theta, self.generator)
+        metric = KroneckerMetric.for_network(objective.net, self.settings["loss"]) if phase.metric else None
+        kind = Narrow if phase.method == "narrow" else LBFGS
+        return kind(phase, objective.theta, metric, self.generator)
+
+    # ---------------------------------------------------------------- the loop
+
+    def go(self, bar: Progress) -> TrainingResult:
+        began = time.monotonic()
+        state, reason = "budget", ""
+        while self.phase < len(self.plan):
+            phase = self.plan[self.phase]
+            double = phase.precision == "double"
+            net = copy.deepcopy(self.net).double() if double else self.net
+            X, Y = (self.X.double(), self.Y) if double else (self.X, self.Y)
+            if double and Y.is_floating_point():
+                Y = Y.double()
+            objective = FlatObjective(net, X, Y, self.settings["loss"])
+            with objective.attached():
+                outcome = self.run_phase(phase, objective, bar)
+            self.evaluations += objective.evaluations
+            if double:
+                with torch.no_grad():
+                    for own, other in zip(self.net.parameters(), net.parameters()):
+                        own.copy_(other)
+            if outcome is not None:
+                state, reason = outcome
+                break
+            self.phase, self.inside = self.phase + 1, 0
+        return self.finish(state, reason, time.monotonic() - began)
+
+    def run_phase(self, phase: Phase, objective: FlatObjective, bar: Progress) -> tuple[str, str] | None:
+        """Run one phase; (state, reason) when the whole training must stop."""
+        newton = phase.quasi_newton
+        optimiser = self.optimiser(phase, objective)
+        self.restore(objective, optimiser)
+        good = objective.theta.clone()
+        saved = shown = time.monotonic()
+        pending = 0
+        stopped: tuple[str, str] | None = None
+        try:
+            while self.inside < phase.steps and not optimiser.finished:
+                ridge = self.ridge * phase.ridge_factor(self.inside)
+                before = objective.theta.clone()
+                value = optimiser.step(objective, self.inside, ridge)
+                if not value.finite or (self.history["loss"] and value.loss > EXPLOSION * self.scale()):
+                    objective.theta.copy_(good)
+                    what = "non-finite" if not value.finite else "exploding"
+                    return "diverged", f"{what} loss at step {self.step} ({phase.method}); the last good weights kept"
+                # What was evaluated and found finite: the point before the move, except for L-BFGS.
+                good = objective.theta.clone() if newton else before
+                stopped = self.record(value, ridge)
+                pending += 1
+                now = time.monotonic()
+                if now - shown > 0.2 or self.inside == phase.steps:
+                    bar.advance(pending, **self.numbers(value))
+                    shown, pending = now, 0
+                settled = phase.method == "lbfgs" and self.inside % 10 == 0 and self.settled(phase, value, ridge)
+                if now - saved > self.every:
+                    self.save(objective, optimiser)
+                    saved = now
+                if stopped is None and now > self.deadline:
+                    stopped = ("budget", "the time given by `max_seconds` is over")
+                if stopped is None and settled and self.final(phase):
+                    stopped = ("converged", "the loss has stopped falling and the parameters are balanced")
+                if stopped is not None or settled:
+                    break
+        except KeyboardInterrupt:
+            # The interrupt may have come between two halves of a step.
+            objective.theta.copy_(good)
+            stopped = ("interrupted", f"interrupted at step {self.step}; the weights so far are kept")
+            bar.advance(pending)
+            return stopped
+        bar.advance(pending)
+        self.save(objective, optimiser)
+        return stopped
+
+    def scale(self) -> float:
+        return max(abs(self.history["loss"][0]), 1e-12)
+
+    def save(self, objective: FlatObjective, optimiser: Optimiser) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.write(self.snapshot(objective, optimiser))
+
+    def record(self, value: Value, ridge: float) -> tuple[str, str] | None:
+        for key, number in zip(self.history, (value.loss, value.cost, value.norm, ridge, float(self.phase))):
+            self.history[key].append(number)
+        self.step, self.inside = self.step + 1, self.inside + 1
+        event = TrainingEvent(self.step, self.phase, value.loss, value.cost, value.norm, ridge, self.net)
+        for callback in self.callbacks:
+            if callback(event) is True:
+                return "interrupted", f"stopped by a callback at step {self.step}"
+        return None
+
+    def numbers(self, value: Value) -> dict[str, float]:
+        shown = {"loss": value.loss, "cost": value.cost}
+        if isinstance(self.net, Layered):
+            shown["‖θ‖²/L"] = value.norm / len(self.net.Ws)
+            shown["rank"] = outstanding(self.net)
+        return shown
+
+    def recent(self) -> list[float]:
+        """The last losses, as far as phase and ridge are the same."""
+        losses, ridges, phases = (self.history[k] for k in ("loss", "ridge", "phase"))
+        count = 0
+        for ridge, phase in zip(reversed(ridges[-WINDOW - 1 :]), reversed(phases[-WINDOW - 1 :])):
+            if (ridge, phase) != (ridges[-1], phases[-1]):
+                break
+            count += 1
+        return losses[-count:] if count else []
+
+    def settled(self, phase: Phase, value: Value, ridge: float) -> bool:
+        """Whether an L-BFGS phase at constant ridge has converged; on the way ten times more loosely."""
+        tolerance = self.settings["tolerance"] * (1.0 if self.final(phase) else 10.0)
+        return criteria(self.net, value, ridge, self.recent(), WINDOW).met(tolerance)
+
+    def final(self, phase: Phase) -> bool:
+        """Whether nothing but the same at the full ridge can follow."""
+        rest = self.plan[self.phase :]
+        return all(p.method == "lbfgs" and p.ridge_start == p.ridge_end == 1.0 for p in rest)
+
+    # ---------------------------------------------------------------- the end
+
+    def finish(self, state: str, reason: str, seconds: float) -> TrainingResult:
+        objective = FlatObjective(self.net, self.X, self.Y, self.settings["loss"])
+        with objective.attached():
+            value = objective(self.ridge)
+        last = self.plan[int(self.history["phase"][-1])].method if self.history["phase"] else ""
+        found = criteria(self.net, value, self.ridge, self.recent() if last == "lbfgs" else [], WINDOW)
+        if state == "budget" and not reason:
+            reason = _why_not(found, self.settings["tolerance"], self.step)
+        return TrainingResult(
+            network=self.net,
+            state=state,
+            reason=reason,
+            loss=value.loss,
+            cost=value.cost,
+            norm=value.norm,
+            ridge=self.ridge,
+            criteria=found,
+            steps=self.step,
+            evaluations=self.evaluations,
+            seconds=seconds,
+            history={k: np.array(v) for k, v in self.history.items()},
+            settings=self.settings,
+        )
+
+
+def _why_not(found: Criteria, tolerance: float, steps: int) -> str:
+    return (
+        f"not converged after {steps} steps: relative decrease {found.decrease:.1e} over the last {found.window} "
+        f"(wanted {tolerance:.0e}), balancedness residual {found.balance:.1e} (wanted {100 * tolerance:.0e}), "
+        f"gradient {found.gradient:.1e} of ridge·θ. Allow more steps, or raise `tolerance`"
+    )
+
+
+@torch.no_grad()
+def outstanding(net: Layered) -> int:
+    """Singular values of the middle weight above half its largest: a quick look at the rank while training."""
+    s = torch.linalg.svdvals(net.Ws[len(net.Ws) // 2].detach().double())
+    return int((s > 0.5 * s[0]).sum())

@@ -1,0 +1,122 @@
+"""First-order optimisers on a flat vector, with their whole state in named tensors so that it can be saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from isthmus.training.flat import FlatObjective, Value
+from isthmus.training.phases import Phase
+
+
+@dataclass
+class OptimiserState:
+    """Everything an optimiser remembers between steps: tensors and numbers."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+class Optimiser(Protocol):
+    """What the loop needs of an optimiser."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further step is possible or wanted."""
+        ...
+
+    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
+        """One step from ``objective.theta``."""
+        ...
+
+    def get_state(self) -> OptimiserState:
+        """All that :meth:`set_state` needs to continue to the same bits."""
+        ...
+
+    def set_state(self, state: OptimiserState) -> None:
+        """Continue from ``state``."""
+        ...
+
+
+class FirstOrder:
+    """Adam, gradient descent, SGD with momentum and Nesterov's method, one step at a time."""
+
+    def __init__(self, phase: Phase, theta: Tensor, generator: torch.Generator) -> None:
+        self.phase, self.generator = phase, generator
+        self.state = OptimiserState()
+        if phase.method == "adam":
+            self.state.tensors = {"mean": torch.zeros_like(theta), "square": torch.zeros_like(theta)}
+        elif phase.method in ("sgd", "nesterov"):
+            self.state.tensors = {"velocity": torch.zeros_like(theta)}
+        if phase.method == "nesterov":
+            self.state.numbers = {"age": 0.0, "last": float("inf")}
+        self.state.tensors["order"] = torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def finished(self) -> bool:
+        """Never: only the number of steps ends it."""
+        return False
+
+    def get_state(self) -> OptimiserState:
+        """Momenta and the rest of the epoch."""
+        return self.state
+
+    def set_state(self, state: OptimiserState) -> None:
+        """Continue from ``state``."""
+        self.state = state
+
+    def batch(self, samples: int) -> Tensor | None:
+        """Rows of the next mini-batch: epochs in random order, a last incomplete batch is dropped."""
+        size = self.phase.batch_size
+        if size is None or size >= samples:
+            return None
+        order = self.state.tensors["order"]
+        if len(order) < size:
+            order = torch.randperm(samples, generator=self.generator)
+        self.state.tensors["order"] = order[size:].clone()
+        return order[:size]
+
+    @torch.no_grad()
+    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
+        """Evaluate at θ, then move θ; the value returned is that before the move. No move from a non-finite value."""
+        value = objective(ridge, self.batch(len(objective.X)))
+        if not value.finite:
+            return value
+        theta, g, rate = objective.theta, value.gradient, self.phase.rate(step)
+        tensors, numbers = self.state.tensors, self.state.numbers
+        if self.phase.method == "adam":
+            mean, square = tensors["mean"], tensors["square"]
+            mean.lerp_(g, 0.1)
+            square.mul_(0.999).addcmul_(g, g, value=0.001)
+            scale = (square / (1.0 - 0.999 ** (step + 1))).sqrt_().add_(1e-8)
+            theta.addcdiv_(mean, scale, value=-rate / (1.0 - 0.9 ** (step + 1)))
+        elif self.phase.method == "gd":
+            theta.add_(g, alpha=-rate)
+        elif self.phase.method == "sgd":
+            velocity = tensors["velocity"].mul_(self.phase.momentum).add_(g)
+            theta.add_(velocity, alpha=-rate)
+        else:
+            self._nesterov(theta, value, rate, numbers)
+        return value
+
+    def _nesterov(self, theta: Tensor, value: Value, rate: float, numbers: dict[str, float]) -> None:
+        """θ is the extrapolated point; momentum (age − 1)/(age + 2) from the last restart on."""
+        velocity = self.state.tensors["velocity"]
+        if value.loss > numbers["last"]:
+            # Adaptive restart: undo the extrapolation that overshot.
+            theta.sub_(velocity, alpha=numbers["share"])
+            velocity.zero_()
+            numbers.update(age=0.0, last=float("inf"), share=0.0)
+            return
+        numbers["last"] = value.loss
+        share = numbers.get("share", 0.0)
+        # velocity = x_{t+1} − x_t with x the sequence before extrapolation.
+        velocity.mul_(share).add_(value.gradient, alpha=-rate)
+        age = numbers["age"] + 1.0
+        new_share = (age - 1.0) / (age + 2.0)
+        # θ = y_t = x_t + share·(x_t − x_{t-1});  x_{t+1} = y_t − rate·g;  y_{t+1} = x_{t+1} + new_share·velocity.
+        theta.add_(value.gradient, alpha=-rate).add_(velocity, alpha=new_share)
+        numbers.update(age=age, share=new_share)

@@ -1,0 +1,154 @@
+"""Gate 3: the cost of linear and diagonal networks against closed forms and against minimisation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from isthmus import FullyConnected, IsthmusError
+from isthmus.measures import (
+    diagonal_cost,
+    diagonal_expansion,
+    linear_cost,
+    linear_expansion,
+    parameter_norms,
+)
+from tools import assert_close, gaussian, linear_net, orthogonal
+
+
+def product(net: FullyConnected) -> torch.Tensor:
+    A = torch.eye(net.dims[0], dtype=torch.float64)
+    for W in net.Ws:
+        A = W.detach() @ A
+    return A
+
+
+@pytest.mark.parametrize("L", [1, 2, 3, 8, 40])
+@pytest.mark.parametrize("s", [[2.0], [3.0, 1.0, 0.2], [1.0, 1.0], [1e3, 1e-3]])
+def test_attained_by_the_explicit_network(L, s):
+    """W_ℓ = U_ℓ S^{1/L} U_{ℓ-1}ᵀ has the cost as its norm; reparametrisations of the same map do not go
+    below.
+    """
+    net = linear_net(s, [4, *[5] * (L - 1), 4])
+    A = product(net)
+    exact = L * sum(v ** (2 / L) for v in s)
+    assert_close(linear_cost(A, L), exact, rtol=1e-8, reason="the smallest singular value of a condition-1e6 product")
+    assert_close(parameter_norms(net).total, exact)
+    for seed in range(10):
+        Ws = [W.detach().clone() for W in net.Ws]
+        for i in range(L - 1):
+            G = gaussian(5, 5, seed=seed * 100 + i) * 0.3 + torch.eye(5, dtype=torch.float64)
+            Ws[i], Ws[i + 1] = G @ Ws[i], torch.linalg.solve(G, Ws[i + 1], left=False)
+        other = FullyConnected.from_weights(Ws, slope=1.0)
+        assert_close(product(other), A, rtol=1e-6, atol=1e-6, reason="products of inverses of random matrices")
+        assert parameter_norms(other).total >= exact * (1 - 1e-10)
+
+
+@pytest.mark.parametrize("L", [2, 3])
+def test_is_the_minimum_found_numerically(L):
+    """Minimise ‖θ‖² subject to the product, by eliminating one factor: a route that knows nothing of singular
+    values.
+    """
+    A = gaussian(3, 3, seed=5) + torch.eye(3, dtype=torch.float64)
+
+    def norm(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        theta = torch.from_numpy(flat.reshape(L - 1, 3, 3)).requires_grad_()
+        rest = A
+        for W in theta:
+            rest = torch.linalg.solve(W, rest, left=False)  # rest · W⁻¹
+        value = theta.square().sum() + rest.square().sum()
+        (gradient,) = torch.autograd.grad(value, theta)
+        return float(value.detach()), gradient.numpy().reshape(-1)
+
+    best = math.inf
+    for seed in range(3):
+        start = gaussian(L - 1, 3, 3, seed=seed) * 0.1 + torch.eye(3, dtype=torch.float64)
+        result = minimize(norm, start.numpy().reshape(-1), jac=True, method="BFGS", options={"gtol": 1e-9})
+        best = min(best, result.fun)
+    assert_close(best, linear_cost(A, L), rtol=1e-8, reason="the accuracy of a quasi-Newton minimum")
+
+
+@pytest.mark.parametrize("L", [1, 2, 5])
+def test_diagonal_networks(L):
+    w = torch.tensor([2.0, -0.5, 0.0, 1e-5], dtype=torch.float64)
+    exact = L * sum(abs(float(v)) ** (2 / L) for v in w)
+    assert_close(diagonal_cost(w, L), exact)
+    # Attained by |w|^{1/L} in every layer, with the sign in the first.
+    layers = torch.stack([w.abs() ** (1 / L)] * L)
+    layers[0] *= w.sign()
+    assert_close(layers.prod(0), w)
+    assert_close(layers.square().sum(), exact)
+    for seed in range(10):
+        scales = gaussian(L, 4, seed=seed)
+        scales -= scales.mean(0)
+        assert float((layers * scales.exp()).square().sum()) >= exact * (1 - 1e-12)
+    assert_close(diagonal_cost(w, L), linear_cost(torch.diag(w), L))
+
+
+def test_expansion_against_closed_forms():
+    s = torch.tensor([3.0, 1.0, 0.2], dtype=torch.float64)
+    A = orthogonal(6, 3) * s @ orthogonal(5, 3, seed=1).mT
+    found = linear_expansion(A)
+    assert found.R0 == 3
+    assert_close(found.R1, 2 * math.log(0.6))
+    # ½‖log₊ AᵀA‖²: by an eigendecomposition of AᵀA, its zero eigenvalues left out.
+    eigenvalues = torch.linalg.eigvalsh(A.mT @ A)
+    assert_close(found.R2, 0.5 * eigenvalues[eigenvalues > 1e-10].log().square().sum())
+    assert_close(diagonal_expansion(s).R2, found.R2)
+    assert_close(found.at(7), 7 * 3 + found.R1 + found.R2 / 7)
+    assert_close(found.at(7, terms=1), 21.0)
+    assert_close(found.at(7, terms=2), 21.0 + found.R1)
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3])
+def test_error_of_the_expansion_decays_as_it_should(terms):
+    s = [2.5, 1.3, 0.5]
+    A = torch.diag(torch.tensor(s, dtype=torch.float64))
+    depths = np.array([64, 128, 256, 512, 1024])
+    errors = np.array([abs(linear_cost(A, int(L)) - linear_expansion(A).at(int(L), terms)) for L in depths])
+    exponent = np.polyfit(np.log(depths), np.log(errors), 1)[0]
+    assert_close(exponent, 1.0 - terms, atol=0.05, reason="the next order is still there at L = 64")
+
+
+@given(st.lists(st.floats(0.05, 20), min_size=1, max_size=5), st.integers(1, 60))
+def test_properties(s, L):
+    A = np.diag(s)
+    value = linear_cost(A, L)
+    assert_close(value, diagonal_cost(s, L))
+    assert_close(linear_cost(A.T, L), value)
+    # Convexity of the exponential: the first two terms are a lower bound (C-bn-1 for linear maps).
+    assert value >= linear_expansion(A).at(L, terms=2) - 1e-9 * value
+    assert linear_expansion(A).R2 >= 0
+
+
+def test_zero_and_tiny():
+    assert linear_cost(np.zeros((3, 2)), 5) == 0.0
+    assert linear_expansion(np.zeros((3, 2))).at(9) == 0.0
+    assert diagonal_expansion([0.0, 0.0]).R0 == 0
+    # A rank-1 matrix of rounding noise must not count as rank 3 at large depth.
+    low = gaussian(3, 1) @ gaussian(1, 3, seed=1)
+    assert linear_expansion(low).R0 == 1
+    assert linear_cost(low, 1000) < 1100
+
+
+def test_refused():
+    for function in (linear_cost, diagonal_cost):
+        for depth in (0, 1.5, True):
+            with pytest.raises(IsthmusError, match="depth"):
+                function([[1.0]], depth)
+    with pytest.raises(IsthmusError, match="one matrix"):
+        linear_cost(np.zeros((2, 3, 3)), 2)
+    with pytest.raises(IsthmusError, match="vector"):
+        diagonal_cost([[1.0]], 2)
+    with pytest.raises(IsthmusError, match="vector"):
+        diagonal_expansion([[1.0]])
+    with pytest.raises(IsthmusError, match="terms"):
+        linear_expansion(np.eye(2)).at(3, terms=4)
+    with pytest.raises(IsthmusError, match="depth"):
+        linear_expansion(np.eye(2)).at(0)
