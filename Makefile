@@ -1,4 +1,6 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,8 +15,9 @@ demo: $(VENV)/.installed
 test: check
 	$(PYTEST)
 
+# The results are kept in git: they take too long to be repeated at every change.
 test-full: check
-	$(PYTEST) -m "slow or not slow" --timeout 3000
+	$(PYTEST) -q -m "slow or not slow" --timeout 3000 --durations 15 | tee docs/test-full.txt
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -284,3 +284,16 @@ def test_reader_that_goes_away():
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+def test_reproduce_all_runs_each_and_refuses_set(capsys, monkeypatch):
+    found = {"E-linear": LinearExpansion}
+    monkeypatch.setattr(experiments, "find_experiments", lambda: found)
+    code, out, _ = call(capsys, "reproduce", "all", "--quick", "--out", "kept", "--json")
+    assert code == 0
+    (one,) = json.loads(out)
+    assert one["folder"] == os.path.join("kept", "E-linear-quick")
+    assert Run.read("kept/E-linear-quick").status == "agrees"
+    code, _, err = call(capsys, "reproduce", "all", "--set", "seed=1")
+    assert code == 2
+    assert "--set" in err

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from isthmus.objective import cost, ridge_from
     from isthmus.runs import Run
     from isthmus.trace import Trace
+    from isthmus.training import TrainingResult, train
 
 __version__ = "0.1.0.dev0"
 
@@ -42,12 +43,14 @@ _NAMES = {
     "FullyConnected": "isthmus.networks",
     "Run": "isthmus.runs",
     "Trace": "isthmus.trace",
+    "TrainingResult": "isthmus.training",
     "cost": "isthmus.objective",
     "from_torch": "isthmus.networks",
     "load": "isthmus.files",
     "rebalance": "isthmus.compression",
     "ridge_from": "isthmus.objective",
     "save": "isthmus.files",
+    "train": "isthmus.training",
 }
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "NumericalWarning",
     "Run",
     "Trace",
+    "TrainingResult",
     "__version__",
     "compression",
     "cost",
@@ -73,6 +77,7 @@ __all__ = [
     "rebalance",
     "ridge_from",
     "save",
+    "train",
     "training",
 ]
 

@@ -41,7 +41,7 @@ _SUMMARY = "The bottleneck rank of deep networks: discover, diagnose, compress, 
 app = typer.Typer(
     name="isthmus",
     help=_SUMMARY,
-    epilog=f"Example:  isthmus reproduce E-linear --quick\n\n{_CODES}",
+    epilog=f"Example:  isthmus demo\n\n{_CODES}",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     add_completion=False,
@@ -70,6 +70,50 @@ def isthmus(
     context.ensure_object(dict)["debug"] = debug
 
 
+@app.command(epilog="Example:  isthmus demo --out runs/demo")
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the Run.")] = Path("runs/demo"),
+    as_json: AsJson = False,
+) -> None:
+    """Watch a bottleneck appear: a 10-layer network on a task of five hidden variables, about a minute.
+
+    A variant of F-rank-1 with a smaller network. Writes the numbers and the figure to a folder.
+    """
+    from isthmus._progress import progress
+    from isthmus.experiments.rank2023.figure_1 import KINDS, RankFigure1
+    from isthmus.runs import check_destination
+
+    experiment = RankFigure1.demo()
+    check_destination(out)
+    if not as_json:
+        hidden = f"{experiment.rank} hidden variables"
+        task = f"{experiment.d_in} inputs → {hidden} → {experiment.d_out} outputs"
+        network = f"{experiment.depth} layers, width {experiment.width}, L2 regularised"
+        _console().print(_text(f"Task: {task}. Network: {network}. It is not told the {experiment.rank}."))
+    with contextlib.redirect_stdout(sys.stderr):
+        run = experiment.run(progress=progress)
+        run.write(out)
+    found = int(run.arrays["rank"])
+    summary = {
+        "rank": found if found >= 0 else None,
+        "true_rank": experiment.rank,
+        "evidence": {
+            kind: {"rank": int(rank) if rank >= 0 else None, "gap": float(gap)}
+            for kind, rank, gap in zip(KINDS, run.arrays["ranks"], run.arrays["gaps"])
+        },
+        "norm_per_depth": float(run.arrays["norm_per_depth"]),
+        "converged": bool(run.arrays["converged"]),
+        "seconds": run.provenance["seconds"],
+        "folder": str(out),
+    }
+    if as_json:
+        _print_json(summary)
+    else:
+        _print_demo(summary, run)
+    if found < 0:
+        raise typer.Exit(UNDETERMINED)
+
+
 @app.command(
     epilog="Examples:  isthmus reproduce --list\n\n"
     "isthmus reproduce E-linear --list\n\n"
@@ -78,7 +122,7 @@ def isthmus(
 def reproduce(
     experiment: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="Which experiment; --list shows them.", show_default=False),
+        typer.Argument(metavar="ID", help="Which experiment, or `all`; --list shows them.", show_default=False),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The variant that takes seconds.")] = False,
     set_: Annotated[
@@ -90,7 +134,7 @@ def reproduce(
         typer.Option(
             metavar="DIR",
             help="Folder of the Run: absent, empty or a Run, which is replaced. "
-            "By default runs/ID, with -quick or the key of changed parameters added.",
+            "By default runs/ID, with -quick or the key of changed parameters added. With `all`, their parent.",
             show_default=False,
         ),
     ] = None,
@@ -112,38 +156,48 @@ def reproduce(
             _print_experiments(described, details=experiment is not None)
         return
     if experiment is None:
-        raise typer.BadParameter("give the ID of an experiment; `isthmus reproduce --list` shows them")
+        raise typer.BadParameter("give the ID of an experiment or `all`; `isthmus reproduce --list` shows them")
+    everything = experiment == "all"
+    if everything and set_:
+        raise typer.BadParameter("--set changes one experiment; give its ID instead of `all`")
+    reports, worst = [], 0
+    for kind in find_experiments().values() if everything else [find_experiment(experiment)]:
+        base = kind.quick() if quick else kind()
+        chosen = base.replace(**parse_overrides(kind, set_ or []))
+        # A Run of other parameters gets another folder: it must not replace the one of the paper's.
+        suffix = ("-quick" if quick else "") + (f"-{chosen.key}" if chosen != base else "")
+        folder = (out or Path("runs")) / f"{kind.id}{suffix}" if everything or out is None else out
+        report, code = _reproduce_one(chosen, folder, as_json=as_json)
+        reports.append(report)
+        worst = max(worst, code)
+    if as_json:
+        _print_json(reports if everything else reports[0])
+    if worst:
+        raise typer.Exit(worst)
+
+
+def _reproduce_one(chosen: Any, folder: Path, *, as_json: bool) -> tuple[dict[str, Any], int]:
+    """Run, keep and show one experiment; what to say of it in JSON, and the exit code."""
     from isthmus._progress import progress
     from isthmus.runs import check_destination
 
-    kind = find_experiment(experiment)
-    base = kind.quick() if quick else kind()
-    chosen = base.replace(**parse_overrides(kind, set_ or []))
-    if out is None:
-        # A Run of other parameters gets another folder: it must not replace the one of the paper's.
-        suffix = ("-quick" if quick else "") + (f"-{chosen.key}" if chosen != base else "")
-        out = Path("runs") / f"{kind.id}{suffix}"
     # Before the computation, which may be long.
-    check_destination(out)
+    check_destination(folder)
     with contextlib.redirect_stdout(sys.stderr):
         run = chosen.run(progress=progress)
-        run.write(out)
-    if as_json:
-        _print_json(
-            {
-                "experiment": run.experiment,
-                "key": run.key,
-                "status": run.status,
-                "folder": str(out),
-                "seconds": run.provenance["seconds"],
-                "parameters": dict(run.parameters),
-                "outcomes": [vars(outcome) for outcome in run.outcomes],
-            }
-        )
-    else:
-        _print_outcomes(run, kind.title, out)
-    if run.status in ("fails", "undetermined"):
-        raise typer.Exit(UNDETERMINED)
+        run.write(folder)
+    if not as_json:
+        _print_outcomes(run, chosen.title, folder)
+    report = {
+        "experiment": run.experiment,
+        "key": run.key,
+        "status": run.status,
+        "folder": str(folder),
+        "seconds": run.provenance["seconds"],
+        "parameters": dict(run.parameters),
+        "outcomes": [vars(outcome) for outcome in run.outcomes],
+    }
+    return report, UNDETERMINED if run.status in ("fails", "undetermined") else 0
 
 
 @app.command(epilog="Example:  isthmus convert weights.pt network.safetensors --slope 0.1")
@@ -277,6 +331,31 @@ def _print_outcomes(run: Any, title: str, folder: Path) -> None:
     console.print(table)
     ending = Text(run.status, _COLOURS[run.status])
     console.print(ending + _text(f" in {run.provenance['seconds']:.1f} s, kept in {folder}"))
+
+
+def _print_demo(summary: Mapping[str, Any], run: Any) -> None:
+    console = _console()
+    table = _table("evidence", "rank", "gap")
+    meaning = {
+        "weights": "singular values of W_ℓ that stand out",
+        "representations": "dimensions of the centred representations",
+        "jacobian": "directions that f(x) responds to",
+    }
+    for kind, one in summary["evidence"].items():
+        rank = "unclear" if one["rank"] is None else str(one["rank"])
+        table.add_row(_text(f"{kind}: {meaning[kind]}"), _text(rank), _text(f"{one['gap']:.3g}×"))
+    console.print(table)
+    if summary["evidence"]["weights"]["rank"] == summary["true_rank"] + 1:
+        console.print(
+            _text("One weight direction more: it is constant over the data and stands in for a bias."), style="dim"
+        )
+    console.print(
+        _text(f"‖θ‖²/L = {summary['norm_per_depth']:.2f}: rank plus regularity, tends to the rank with depth.")
+    )
+    answer = "undetermined" if summary["rank"] is None else str(summary["rank"])
+    console.print(_text(f"rank {answer}"), style="bold green" if summary["rank"] is not None else "bold yellow")
+    state = "converged" if summary["converged"] else "not fully converged"
+    console.print(_text(f"{state} in {summary['seconds']:.0f} s; figure: {summary['folder']}/figure.png"))
 
 
 def _table(*names: str) -> Table:

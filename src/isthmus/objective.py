@@ -56,6 +56,20 @@ def cost(outputs: Tensor, Y: Tensor, loss: str = "mse") -> Tensor:
     return -logs.gather(-1, Y.long()[..., None]).squeeze(-1).mean(-1)
 
 
+def constant_cost(Y: Tensor, loss: str = "mse") -> float:
+    """Cost of the best constant prediction: the total variance, or the entropy of the labels.
+
+    Parameters
+    ----------
+    Y : Tensor (N, d_out), or (N,) of class indices
+    """
+    check_choice("constant_cost", "loss", loss, LOSSES)
+    if loss == "mse":
+        return float(cost(Y.mean(0).expand_as(Y), Y))
+    shares = Y.mean(0) if Y.is_floating_point() else torch.bincount(Y.reshape(-1)) / Y.numel()
+    return float(-torch.special.xlogy(shares, shares).sum())
+
+
 @cites("rank2023", "§4, (λ/L)‖W‖²")
 @cites("hamiltonian2024", "§1, (λ/2L̃)∫‖W_p‖²dp")
 def ridge_from(

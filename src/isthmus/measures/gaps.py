@@ -29,6 +29,9 @@ class GapRule:
         100 would be met by chance in one of ten random networks of a dozen layers.
     unclear : float
         Gaps between ``unclear`` and ``clear`` are neither a rank nor its absence.
+    faint : float
+        After a clear drop to faint · s₁ or less, how the rest ends does not matter: it carries less than a
+        thousandth of the variance of the first direction. Between faint and tail it leaves the rank open.
     noise : float
         Drops that start below noise · s₁ are ignored.
     edge : float
@@ -41,6 +44,7 @@ class GapRule:
     certain: float = 100.0
     at_edge: float = 1000.0
     unclear: float = 2.0
+    faint: float = 0.02
     noise: float = 1e-3
     edge: float = 0.75
 
@@ -142,9 +146,10 @@ def read_spectrum(
         )
 
     if bool((clear & loud).any()) and bool((clear & ~loud).any()):
-        # A clear drop, and further down the end of a faint tail: an ill-conditioned map or a bottleneck with
-        # dead neurons beyond it. The spectrum cannot tell which.
-        return reading("unclear", int(torch.where(clear & loud, gaps, torch.zeros_like(gaps)).argmax()))
+        # A clear drop, and further down the end of what is left: an ill-conditioned map, or a bottleneck with
+        # dead neurons beyond it. The spectrum cannot tell which, unless what is left is faint.
+        index = int(torch.where(clear & loud, gaps, torch.zeros_like(gaps)).argmax())
+        return reading("clear" if relative[index + 1] <= rule.faint else "unclear", index)
     if clear.any():
         ranked = torch.where(clear, gaps, torch.ones_like(gaps)).log().sort(descending=True)
         # Two drops of comparable size leave the rank open; a much larger one settles it.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus._checks import fail
-from isthmus._errors import FileFormatError
+from isthmus._errors import FileFormatError, NumericalWarning
 from isthmus.files import read_tensors, write_tensors
 
 _NAMES = ("checkpoint-even.safetensors", "checkpoint-odd.safetensors")
@@ -46,8 +48,12 @@ class Checkpoints:
         self.count += 1
 
     def read(self) -> Snapshot | None:
-        """The newest readable checkpoint, or None if there is none; one of another training is refused."""
+        """The newest readable checkpoint, or None if there is none; one of another training is refused.
+
+        If all are damaged the training starts anew, with a warning: that ends in the same weights, only later.
+        """
         found: list[tuple[int, Snapshot]] = []
+        damaged: list[str] = []
         for name in _NAMES:
             path = self.folder / name
             if not path.exists():
@@ -58,16 +64,24 @@ class Checkpoints:
                 count, fingerprint = int(metadata["count"]), metadata["fingerprint"]
             except (FileFormatError, KeyError, ValueError):
                 # Damaged (a disk, not us: writes are atomic): the other file stands in.
+                damaged.append(name)
                 continue
             if fingerprint != self.fingerprint:
                 fail(
                     "train",
                     "the checkpoint must be of the same data, network and settings",
                     f"another training in {path.name}",
-                    "Choose another `checkpoint` folder, or pass resume=False to start anew there.",
+                    "Build the network with the same initial weights as then, choose another `checkpoint` folder, or "
+                    "pass resume=False to start anew there.",
                 )
             found.append((count, Snapshot(tensors, numbers)))
         if not found:
+            if damaged:
+                warnings.warn(
+                    f"train: {' and '.join(damaged)} in {self.folder} cannot be read; the training starts anew",
+                    NumericalWarning,
+                    stacklevel=4,
+                )
             return None
         count, snapshot = max(found, key=lambda item: item[0])
         self.count = count + 1
@@ -79,10 +93,16 @@ class Checkpoints:
             (self.folder / name).unlink(missing_ok=True)
 
 
-def fingerprint(settings: dict[str, Any], tensors: list[Tensor]) -> str:
-    """SHA-256 of settings and tensors (initial weights and data)."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for tensor in tensors:
+def fingerprint(settings: dict[str, Any], net: nn.Module, data: list[Tensor]) -> str:
+    """SHA-256 of settings, network (structure, initial weights and buffers) and data."""
+    identity = {
+        **settings,
+        # A module's text has its structure and its slopes; addresses in it differ from process to process.
+        "network": re.sub("0x[0-9a-f]+", "", repr(net)),
+        "trainable": [p.requires_grad for p in net.parameters()],
+    }
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
+    for tensor in [*net.parameters(), *net.buffers(), *data]:
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -48,6 +48,10 @@ class FlatObjective:
         self.parameters = [p for p in net.parameters() if p.requires_grad]
         if not self.parameters:
             fail("train", "`net` must have trainable parameters", "none", "Set requires_grad on its parameters.")
+        kinds = {(p.dtype, p.device) for p in self.parameters}
+        if len(kinds) > 1:
+            shown = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            fail("train", "the parameters of `net` must share dtype and device", shown, "Convert with net.to(…).")
         self.theta = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self.buffer = torch.zeros_like(self.theta)
         self.evaluations = 0

@@ -64,10 +64,10 @@ class LBFGS:
             self._rebalance(objective)
         value = self.value.at_ridge(ridge, objective.theta) if self.value is not None else objective(ridge)
         self._move_ridge(ridge)
-        if self.metric is not None and step % REFRESH == 0:
-            self.metric.refresh(objective.theta, objective.X, self.generator)
         if not value.finite:
             return value
+        if self.metric is not None and step % REFRESH == 0:
+            self.metric.refresh(objective.theta, objective.X, self.generator)
         direction = self._direction(value.gradient, ridge)
         slope = float(value.gradient @ direction)
         if slope >= 0:
@@ -75,7 +75,7 @@ class LBFGS:
             direction, slope = -value.gradient, -float(value.gradient @ value.gradient)
         first = 1.0
         if self.metric is None and len(self.state.tensors["S"]) == 0:
-            first = min(1.0, 1.0 / float(value.gradient.abs().sum() + 1e-300))
+            first = min(1.0, 1.0 / max(float(value.gradient.abs().sum()), 1e-300))
         origin = objective.theta.clone()
         found = self._search(objective, origin, direction, slope, value, first, ridge)
         if found is None:
@@ -94,7 +94,7 @@ class LBFGS:
         These directions are the slowest of all for a quasi-Newton method: the cost is exactly flat along them.
         """
         net = objective.net
-        if self.metric is None or not isinstance(net, FullyConnected):
+        if self.metric is None or not isinstance(net, FullyConnected) or not bool(objective.theta.isfinite().all()):
             return
         with warnings.catch_warnings():
             # Any rescaling keeps the function: a not quite least norm is as good a start.

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isthmus._checks import check_choice, check_number, fail
+from isthmus._checks import check_choice, check_integer, check_number, fail
 from isthmus._errors import ConvergenceWarning
 from isthmus._progress import Progress, ProgressFactory, progress, silent
-from isthmus.networks import FullyConnected
 from isthmus.objective import LOSSES
 from isthmus.trace import Layered
 from isthmus.training.checkpoint import Checkpoints, Snapshot, fingerprint
@@ -26,15 +25,15 @@ from isthmus.training.flat import FlatObjective, Value
 from isthmus.training.inputs import TrainingEvent, checked_data
 from isthmus.training.lbfgs import LBFGS
 from isthmus.training.metric import KroneckerMetric
-from isthmus.training.narrow import Narrow
-from isthmus.training.optimisers import FirstOrder, Optimiser, OptimiserState
+from isthmus.training.narrow import Narrow, can_narrow
+from isthmus.training.optimisers import FirstOrder, Optimiser, OptimiserState, ScaleDown
 from isthmus.training.phases import Phase
 from isthmus.training.plans import default_plan
-from isthmus.training.result import Criteria, TrainingResult, criteria
+from isthmus.training.result import TrainingResult, criteria, outstanding, recent, why_not
 
 #: Quasi-Newton steps over which the decrease of the loss is judged.
 WINDOW = 50
-#: A loss this many times the first one means divergence even while it is finite.
+#: A loss this many times that of the first point means divergence even while it is finite.
 EXPLOSION = 1e4
 
 
@@ -117,23 +116,27 @@ def train(
         default_plan(net, targets, ridge=ridge, loss=loss, learning_rate=learning_rate) if phases is None else phases
     )
     for phase in plan:
-        if phase.method == "narrow" and not isinstance(net, FullyConnected):
-            fail(who, "`net` must be a FullyConnected for the phase 'narrow'", type(net).__name__, "Leave it out.")
+        if not isinstance(phase, Phase):
+            fail(who, "`phases` must be Phase objects", repr(phase), 'Pass e.g. [Phase("adam", 100, 1e-3)].')
+        if phase.method == "narrow" and not can_narrow(net):
+            must = "`net` must be a FullyConnected without frozen parameters for the phase 'narrow'"
+            fail(who, must, type(net).__name__, "Leave that phase out.")
     settings = {
         "ridge": float(ridge),
         "loss": loss,
         "phases": [dataclasses.asdict(p) for p in plan],
         "tolerance": float(tolerance),
-        "seed": int(seed),
+        "seed": check_integer(who, "seed", seed, low=0),
     }
     run = _Training(net, inputs, targets, settings, plan, tuple(callbacks))
-    run.deadline = math.inf if max_seconds is None else time.monotonic() + check_number(who, "max_seconds", max_seconds)
+    if max_seconds is not None:
+        run.deadline = time.monotonic() + check_number(who, "max_seconds", max_seconds, low=0.0)
     if checkpoint is not None:
+        check_number(who, "checkpoint_seconds", checkpoint_seconds, low=0.0)
         run.use_checkpoints(Path(checkpoint), checkpoint_seconds, resume)
     show = show_progress if callable(show_progress) else (progress if show_progress else silent)
     with show(sum(p.steps for p in plan), "train") as bar:
-        run.start = run.step
-        bar.advance(run.step)
+        bar.advance(sum(p.steps for p in plan[: run.phase]) + run.inside)
         result = run.go(bar)
     if result.state != "converged":
         warnings.warn(f"train: {result.reason}", ConvergenceWarning, stacklevel=2)
@@ -155,10 +158,15 @@ class _Training:
         self.net, self.X, self.Y, self.settings, self.plan, self.callbacks = net, X, Y, settings, plan, callbacks
         self.ridge: float = settings["ridge"]
         self.generator = torch.Generator().manual_seed(settings["seed"])
-        self.phase, self.inside, self.step, self.start = 0, 0, 0, 0
+        self.phase, self.inside, self.step = 0, 0, 0
         self.history: dict[str, list[float]] = {k: [] for k in ("loss", "cost", "norm", "ridge", "phase")}
         self.evaluations = 0
         self.deadline = math.inf
+        #: The module under training: ``net``, or its copy in double precision.
+        self.live = net
+        self.good = torch.zeros(0)
+        #: Whether the phase has converged before its last step; whether it found no step.
+        self.complete, self.stalled = False, False
         self.checkpoints: Checkpoints | None = None
         self.every = math.inf
         self.restored: Snapshot | None = None
@@ -166,8 +174,7 @@ class _Training:
     # ---------------------------------------------------------------- checkpoints
 
     def use_checkpoints(self, folder: Path, every: float, resume: bool) -> None:
-        weights = [p for p in self.net.parameters() if p.requires_grad]
-        self.checkpoints = Checkpoints(folder, fingerprint(self.settings, [*weights, self.X, self.Y]))
+        self.checkpoints = Checkpoints(folder, fingerprint(self.settings, self.net, [self.X, self.Y]))
         self.every = every
         if not resume:
             self.checkpoints.clear()
@@ -176,7 +183,7 @@ class _Training:
         if self.restored is not None:
             numbers = self.restored.numbers
             self.phase, self.inside, self.step = numbers["phase"], numbers["inside"], numbers["step"]
-            self.evaluations = numbers["evaluations"]
+            self.evaluations, self.complete = numbers["evaluations"], numbers["complete"]
             self.history = {k: self.restored.tensors[f"history.{k}"].tolist() for k in self.history}
             self.generator.set_state(self.restored.tensors["generator"])
 
@@ -184,6 +191,8 @@ class _Training:
         state = optimiser.get_state()
         tensors = {
             "theta": objective.theta,
+            "good": self.good,
+            **{f"buffer.{i}": b for i, b in enumerate(objective.net.buffers())},
             "generator": self.generator.get_state(),
             **{f"optimiser.{k}": v for k, v in state.tensors.items()},
             **{f"history.{k}": torch.tensor(v, dtype=torch.float64) for k, v in self.history.items()},
@@ -193,6 +202,7 @@ class _Training:
             "inside": self.inside,
             "step": self.step,
             "evaluations": self.evaluations + objective.evaluations,
+            "complete": self.complete,
             "optimiser": {k: repr(v) for k, v in state.numbers.items()},
         }
         return Snapshot(tensors, numbers)
@@ -201,8 +211,11 @@ class _Training:
         if self.restored is None:
             return
         prefix = "optimiser."
-        tensors = self.restored.tensors
+        tensors = {k: v.to(objective.theta.device) for k, v in self.restored.tensors.items()}
         objective.theta.copy_(tensors["theta"])
+        self.good = tensors["good"]
+        for i, buffer in enumerate(objective.net.buffers()):
+            buffer.copy_(tensors[f"buffer.{i}"])
         optimiser.set_state(
             OptimiserState(
                 {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)},
@@ -212,6 +225,8 @@ class _Training:
         self.restored = None
 
     def optimiser(self, phase: Phase, objective: FlatObjective) -> Optimiser:
+        if phase.method == "scale":
+            return ScaleDown()
         if not phase.quasi_newton:
             return FirstOrder(phase, objective.theta, self.generator)
         metric = KroneckerMetric.for_network(objective.net, self.settings["loss"]) if phase.metric else None
@@ -236,62 +251,86 @@ class _Training:
             self.evaluations += objective.evaluations
             if double:
                 with torch.no_grad():
-                    for own, other in zip(self.net.parameters(), net.parameters()):
+                    mine, others = ([*m.parameters(), *m.buffers()] for m in (self.net, net))
+                    for own, other in zip(mine, others):
                         own.copy_(other)
             if outcome is not None:
                 state, reason = outcome
                 break
-            self.phase, self.inside = self.phase + 1, 0
+            self.phase, self.inside, self.complete = self.phase + 1, 0, False
         return self.finish(state, reason, time.monotonic() - began)
 
     def run_phase(self, phase: Phase, objective: FlatObjective, bar: Progress) -> tuple[str, str] | None:
         """Run one phase; (state, reason) when the whole training must stop."""
         newton = phase.quasi_newton
         optimiser = self.optimiser(phase, objective)
+        self.live, self.good = objective.net, objective.theta.clone()
         self.restore(objective, optimiser)
-        good = objective.theta.clone()
         saved = shown = time.monotonic()
         pending = 0
         stopped: tuple[str, str] | None = None
         try:
-            while self.inside < phase.steps and not optimiser.finished:
+            while self.inside < phase.steps and not self.complete and not optimiser.finished:
                 ridge = self.ridge * phase.ridge_factor(self.inside)
                 before = objective.theta.clone()
                 value = optimiser.step(objective, self.inside, ridge)
-                if not value.finite or (self.history["loss"] and value.loss > EXPLOSION * self.scale()):
-                    objective.theta.copy_(good)
-                    what = "non-finite" if not value.finite else "exploding"
-                    return "diverged", f"{what} loss at step {self.step} ({phase.method}); the last good weights kept"
-                # What was evaluated and found finite: the point before the move, except for L-BFGS.
-                good = objective.theta.clone() if newton else before
+                if self.exploded(value, ridge, newton):
+                    return self.diverged(objective, value)
+                # What was evaluated and found finite: the point before the move, except for quasi-Newton steps.
+                self.good = objective.theta.clone() if newton else before
                 stopped = self.record(value, ridge)
                 pending += 1
                 now = time.monotonic()
                 if now - shown > 0.2 or self.inside == phase.steps:
                     bar.advance(pending, **self.numbers(value))
                     shown, pending = now, 0
-                settled = phase.method == "lbfgs" and self.inside % 10 == 0 and self.settled(phase, value, ridge)
-                if now - saved > self.every:
+                self.complete = phase.method == "lbfgs" and self.inside % 10 == 0 and self.settled(phase, value, ridge)
+                if now - saved > self.every and self.inside < phase.steps:
                     self.save(objective, optimiser)
                     saved = now
-                if stopped is None and now > self.deadline:
+                if stopped is None and now > self.deadline and not self.complete:
                     stopped = ("budget", "the time given by `max_seconds` is over")
-                if stopped is None and settled and self.final(phase):
-                    stopped = ("converged", "the loss has stopped falling and the parameters are balanced")
-                if stopped is not None or settled:
+                if stopped is not None:
                     break
+            bar.advance(pending if stopped else pending + phase.steps - self.inside)
+            if not newton and self.inside:
+                # The last move has not been looked at.
+                ridge = self.ridge * phase.ridge_factor(self.inside)
+                value = objective(ridge)
+                if self.exploded(value, ridge, newton):
+                    return self.diverged(objective, value)
+            self.save(objective, optimiser)
         except KeyboardInterrupt:
             # The interrupt may have come between two halves of a step.
-            objective.theta.copy_(good)
+            objective.theta.copy_(self.good)
             stopped = ("interrupted", f"interrupted at step {self.step}; the weights so far are kept")
-            bar.advance(pending)
-            return stopped
-        bar.advance(pending)
-        self.save(objective, optimiser)
+        self.stalled = phase.method == "lbfgs" and optimiser.finished
+        if stopped is None and self.final(phase) and (self.complete or self.meets_stalled(objective)):
+            return "converged", "the loss has stopped falling and the parameters are balanced"
+        if stopped is not None and isinstance(optimiser, Narrow):
+            # The checkpoint keeps the attempt; the weights handed back are those from before it.
+            optimiser.abandon(objective)
         return stopped
 
-    def scale(self) -> float:
-        return max(abs(self.history["loss"][0]), 1e-12)
+    def exploded(self, value: Value, ridge: float, newton: bool) -> bool:
+        """Whether the loss is not finite, or far above that of the first point at this ridge (no line search)."""
+        if not value.finite or newton or not self.history["loss"]:
+            return not value.finite
+        first = self.history["cost"][0] + ridge * self.history["norm"][0]
+        return value.loss > EXPLOSION * max(abs(first), 1e-12)
+
+    def diverged(self, objective: FlatObjective, value: Value) -> tuple[str, str]:
+        objective.theta.copy_(self.good)
+        what = "exploding" if value.finite else "non-finite"
+        method = self.plan[self.phase].method
+        return "diverged", f"{what} loss at step {self.step} ({method}); the last good weights are kept"
+
+    def meets_stalled(self, objective: FlatObjective) -> bool:
+        """Whether L-BFGS ended because nothing lowers the loss, at a point that is balanced."""
+        if not self.stalled:
+            return False
+        found = criteria(objective.net, objective(self.ridge), self.ridge, [], WINDOW, stalled=True)
+        return found.met(self.settings["tolerance"])
 
     def save(self, objective: FlatObjective, optimiser: Optimiser) -> None:
         if self.checkpoints is not None:
@@ -301,7 +340,7 @@ class _Training:
         for key, number in zip(self.history, (value.loss, value.cost, value.norm, ridge, float(self.phase))):
             self.history[key].append(number)
         self.step, self.inside = self.step + 1, self.inside + 1
-        event = TrainingEvent(self.step, self.phase, value.loss, value.cost, value.norm, ridge, self.net)
+        event = TrainingEvent(self.step, self.phase, value.loss, value.cost, value.norm, ridge, self.live)
         for callback in self.callbacks:
             if callback(event) is True:
                 return "interrupted", f"stopped by a callback at step {self.step}"
@@ -309,30 +348,22 @@ class _Training:
 
     def numbers(self, value: Value) -> dict[str, float]:
         shown = {"loss": value.loss, "cost": value.cost}
-        if isinstance(self.net, Layered):
-            shown["‖θ‖²/L"] = value.norm / len(self.net.Ws)
-            shown["rank"] = outstanding(self.net)
+        if isinstance(self.live, Layered):
+            shown["‖θ‖²/L"] = value.norm / len(self.live.Ws)
+            shown["rank"] = outstanding(self.live)
         return shown
-
-    def recent(self) -> list[float]:
-        """The last losses, as far as phase and ridge are the same."""
-        losses, ridges, phases = (self.history[k] for k in ("loss", "ridge", "phase"))
-        count = 0
-        for ridge, phase in zip(reversed(ridges[-WINDOW - 1 :]), reversed(phases[-WINDOW - 1 :])):
-            if (ridge, phase) != (ridges[-1], phases[-1]):
-                break
-            count += 1
-        return losses[-count:] if count else []
 
     def settled(self, phase: Phase, value: Value, ridge: float) -> bool:
         """Whether an L-BFGS phase at constant ridge has converged; on the way ten times more loosely."""
         tolerance = self.settings["tolerance"] * (1.0 if self.final(phase) else 10.0)
-        return criteria(self.net, value, ridge, self.recent(), WINDOW).met(tolerance)
+        return criteria(self.live, value, ridge, recent(self.history, WINDOW), WINDOW).met(tolerance)
 
     def final(self, phase: Phase) -> bool:
         """Whether nothing but the same at the full ridge can follow."""
         rest = self.plan[self.phase :]
-        return all(p.method == "lbfgs" and p.ridge_start == p.ridge_end == 1.0 for p in rest)
+        return all(
+            p.method == "lbfgs" and p.ridge_start == p.ridge_end == 1.0 and p.precision == phase.precision for p in rest
+        )
 
     # ---------------------------------------------------------------- the end
 
@@ -341,9 +372,11 @@ class _Training:
         with objective.attached():
             value = objective(self.ridge)
         last = self.plan[int(self.history["phase"][-1])].method if self.history["phase"] else ""
-        found = criteria(self.net, value, self.ridge, self.recent() if last == "lbfgs" else [], WINDOW)
+        judged = last == "lbfgs"
+        losses = recent(self.history, WINDOW) if judged else []
+        found = criteria(self.net, value, self.ridge, losses, WINDOW, stalled=self.stalled)
         if state == "budget" and not reason:
-            reason = _why_not(found, self.settings["tolerance"], self.step)
+            reason = why_not(found, self.settings["tolerance"], self.step, judged=judged)
         return TrainingResult(
             network=self.net,
             state=state,
@@ -359,18 +392,3 @@ class _Training:
             history={k: np.array(v) for k, v in self.history.items()},
             settings=self.settings,
         )
-
-
-def _why_not(found: Criteria, tolerance: float, steps: int) -> str:
-    return (
-        f"not converged after {steps} steps: relative decrease {found.decrease:.1e} over the last {found.window} "
-        f"(wanted {tolerance:.0e}), balancedness residual {found.balance:.1e} (wanted {100 * tolerance:.0e}), "
-        f"gradient {found.gradient:.1e} of ridge·θ. Allow more steps, or raise `tolerance`"
-    )
-
-
-@torch.no_grad()
-def outstanding(net: Layered) -> int:
-    """Singular values of the middle weight above half its largest: a quick look at the rank while training."""
-    s = torch.linalg.svdvals(net.Ws[len(net.Ws) // 2].detach().double())
-    return int((s > 0.5 * s[0]).sum())

@@ -68,7 +68,8 @@ class KroneckerMetric:
             for name, factor in (("A", a), ("G", g)):
                 values, vectors = torch.linalg.eigh((factor.mT @ factor / len(rows)).double())
                 self.tensors[f"{name}{ell}.values"] = values.clamp_min(0).to(theta.dtype)
-                self.tensors[f"{name}{ell}.vectors"] = vectors.to(theta.dtype)
+                # As rows: contiguous, as a checkpoint gives them back. The layout can decide the last bit of a product.
+                self.tensors[f"{name}{ell}.vectors"] = vectors.mT.to(theta.dtype).contiguous()
             if ell > 1:
                 g = (g @ Ws[ell - 1]) * activation_derivative(preactivations[ell - 2], self.slope)
 
@@ -86,7 +87,7 @@ class KroneckerMetric:
         """H⁻¹ · gradient."""
         images = []
         for ell, M in enumerate(self._split(gradient), start=1):
-            UA, UG = self.tensors[f"A{ell}.vectors"], self.tensors[f"G{ell}.vectors"]
+            UA, UG = self.tensors[f"A{ell}.vectors"].mT, self.tensors[f"G{ell}.vectors"].mT
             curvature = torch.outer(self.tensors[f"G{ell}.values"], self.tensors[f"A{ell}.values"])
             # Without any ridge the flat directions would get unbounded steps.
             floor = max(2.0 * ridge, 1e-7 * float(curvature.max()), 1e-30)

@@ -6,8 +6,10 @@ removes it. Narrowing is the large change. It only ever keeps what lowers the lo
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.measures import read_spectrum
 from isthmus.networks import FullyConnected
@@ -19,6 +21,11 @@ from isthmus.training.phases import Phase
 
 #: Samples on which representations are looked at.
 SAMPLES = 2000
+
+
+def can_narrow(net: nn.Module) -> bool:
+    """Whether the phase makes sense for ``net``: fully connected, and no frozen parameter that a pinch would change."""
+    return isinstance(net, FullyConnected) and all(p.requires_grad for p in net.parameters())
 
 
 @torch.no_grad()
@@ -63,7 +70,10 @@ class Narrow:
 
     def __init__(self, phase: Phase, theta: Tensor, metric: KroneckerMetric | None, generator: torch.Generator) -> None:
         self.phase, self.metric, self.generator = phase, metric, generator
-        self.state = OptimiserState({"before": theta.clone()}, {"done": 0.0, "loss": float("nan"), "attempts": 0.0})
+        self.state = OptimiserState(
+            {"before": theta.clone()},
+            {"done": 0.0, "loss": math.nan, "attempts": 0.0, "began": math.nan, "rank": math.nan},
+        )
         self._start(theta)
 
     def _start(self, theta: Tensor) -> None:
@@ -73,6 +83,16 @@ class Narrow:
     def finished(self) -> bool:
         """Whether narrowing is over."""
         return self.state.numbers["done"] > 0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an attempt is not decided yet."""
+        return not math.isnan(self.state.numbers["began"])
+
+    def abandon(self, objective: FlatObjective) -> None:
+        """Undo an attempt that will not be decided, because the training stops here: its loss may be higher."""
+        if self.under_way:
+            objective.theta.copy_(self.state.tensors["before"])
 
     def get_state(self) -> OptimiserState:
         """The weights to go back to, and the polishing under way."""
@@ -95,34 +115,42 @@ class Narrow:
 
     @torch.no_grad()
     def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
-        """One polishing step; every ``phase.attempt`` steps a decision and the next pinch."""
-        inside = step % self.phase.attempt
-        if inside == 0:
+        """One polishing step; after ``phase.attempt`` of them, or when none helps, a decision; then the next pinch."""
+        if not self.under_way:
             value = self._attempt(objective, step, ridge)
             if self.finished:
                 return value
+        inside = step - int(self.state.numbers["began"])
         value = self.inner.step(objective, inside, ridge)
-        if inside + 1 == self.phase.attempt or self.inner.finished:
+        if inside + 1 == self.phase.attempt or self.inner.finished or not value.finite:
             value = self._decide(objective, value, ridge)
         return value
 
     def _attempt(self, objective: FlatObjective, step: int, ridge: float) -> Value:
         value = objective(ridge)
         assert isinstance(objective.net, FullyConnected)
-        found = middle_rank(objective.net, objective.X)
+        found = middle_rank(objective.net, objective.X) if value.finite else None
         if found is None or found[0] < 2 or step + self.phase.attempt > self.phase.steps:
             self.state.numbers["done"] = 1.0
             return value
         self.state.tensors["before"].copy_(objective.theta)
-        self.state.numbers["loss"] = value.loss
+        self.state.numbers.update(loss=value.loss, began=float(step), rank=float(found[0]))
         pinch(objective.net, objective.X, found[1], found[0] - 1)
         self._start(objective.theta)
         return value
 
     def _decide(self, objective: FlatObjective, value: Value, ridge: float) -> Value:
         self.state.numbers["attempts"] += 1
-        if value.finite and value.loss < self.state.numbers["loss"]:
-            return value
-        objective.theta.copy_(self.state.tensors["before"])
-        self.state.numbers["done"] = 1.0
-        return objective(ridge)
+        if not value.finite or value.loss >= self.state.numbers["loss"]:
+            objective.theta.copy_(self.state.tensors["before"])
+            value = objective(ridge)
+            self.state.numbers["done"] = 1.0
+        else:
+            # Lower, but perhaps only because polishing went on: if the dimension has grown back, it pays.
+            assert isinstance(objective.net, FullyConnected)
+            found = middle_rank(objective.net, objective.X)
+            if found is None or found[0] >= self.state.numbers["rank"]:
+                self.state.numbers["done"] = 1.0
+        # Last: an interrupt before this line still finds the attempt under way.
+        self.state.numbers["began"] = math.nan
+        return value

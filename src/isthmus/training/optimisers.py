@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from isthmus.objective import constant_cost
 from isthmus.training.flat import FlatObjective, Value
 from isthmus.training.phases import Phase
 
@@ -52,7 +53,7 @@ class FirstOrder:
         elif phase.method in ("sgd", "nesterov"):
             self.state.tensors = {"velocity": torch.zeros_like(theta)}
         if phase.method == "nesterov":
-            self.state.numbers = {"age": 0.0, "last": float("inf")}
+            self.state.numbers = {"age": 0.0, "last": float("inf"), "share": 0.0}
         self.state.tensors["order"] = torch.zeros(0, dtype=torch.int64)
 
     @property
@@ -112,11 +113,56 @@ class FirstOrder:
             numbers.update(age=0.0, last=float("inf"), share=0.0)
             return
         numbers["last"] = value.loss
-        share = numbers.get("share", 0.0)
         # velocity = x_{t+1} − x_t with x the sequence before extrapolation.
-        velocity.mul_(share).add_(value.gradient, alpha=-rate)
+        velocity.mul_(numbers["share"]).add_(value.gradient, alpha=-rate)
         age = numbers["age"] + 1.0
         new_share = (age - 1.0) / (age + 2.0)
         # θ = y_t = x_t + share·(x_t − x_{t-1});  x_{t+1} = y_t − rate·g;  y_{t+1} = x_{t+1} + new_share·velocity.
         theta.add_(value.gradient, alpha=-rate).add_(velocity, alpha=new_share)
         numbers.update(age=age, share=new_share)
+
+
+class ScaleDown:
+    """One step: θ ← c·θ with the largest c ≤ 1 of a geometric grid at which the cost is at most twice a constant's.
+
+    (Or that of zero outputs, where it is larger: targets far from zero.)
+
+    From weights whose outputs dwarf the targets, the first line-searched steps would only shrink the outputs, and can
+    end at zero, which no descent leaves.
+    """
+
+    GRID = tuple(2.0 ** (-k / 4) for k in range(41))
+
+    def __init__(self) -> None:
+        self.state = OptimiserState({}, {"done": 0.0})
+
+    @property
+    def finished(self) -> bool:
+        """After one step."""
+        return self.state.numbers["done"] > 0
+
+    def get_state(self) -> OptimiserState:
+        """Whether it is done."""
+        return self.state
+
+    def set_state(self, state: OptimiserState) -> None:
+        """Continue from ``state``."""
+        self.state = state
+
+    @torch.no_grad()
+    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:  # noqa: ARG002
+        """Scale, and return the value there."""
+        self.state.numbers["done"] = 1.0
+        origin = objective.theta.clone()
+        # Small weights give zero, not the mean: where that costs more, no factor could do better than it.
+        objective.theta.zero_()
+        zero = objective(ridge).cost
+        objective.theta.copy_(origin)
+        limit = max(2.0 * constant_cost(objective.Y, objective.loss), zero)
+        value = objective(ridge)
+        for factor in self.GRID[1:]:
+            if value.finite and value.cost <= limit:
+                break
+            torch.mul(origin, factor, out=objective.theta)
+            value = objective(ridge)
+        return value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from isthmus._checks import check_choice, check_integer, check_number, fail
 
-METHODS = ("adam", "gd", "sgd", "nesterov", "lbfgs", "narrow")
+METHODS = ("scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow")
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,15 @@ class Phase:
 
     Attributes
     ----------
-    method : {"adam", "gd", "sgd", "nesterov", "lbfgs", "narrow"}
+    method : {"scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow"}
         ``"sgd"`` is gradient descent with momentum on mini-batches; ``"nesterov"`` restarts its momentum whenever
         the loss rises; ``"lbfgs"`` has a line search, no learning rate, and stops when converged; ``"narrow"`` removes
-        the weakest dimension of the middle layer, polishes, and keeps that if the loss is lower.
+        the weakest dimension of the middle layer, polishes, and keeps that if the loss is lower; ``"scale"`` multiplies
+        all parameters by one number ≤ 1 so that the cost is at most twice that of a constant.
     steps : int
         At most this many.
     learning_rate : float, optional
-        Needed by all but ``"lbfgs"`` and ``"narrow"``.
+        Needed by the first-order methods.
     batch_size : int, optional
         Mini-batches for ``"adam"`` and ``"sgd"``; all samples otherwise.
     ridge_start, ridge_end : float > 0
@@ -69,7 +70,7 @@ class Phase:
         check_number(who, "ridge_share", self.ridge_share, low=0.0, high=1.0)
         check_number(who, "momentum", self.momentum, low=0.0, high=1.0)
         check_integer(who, "attempt", self.attempt, low=1)
-        if self.quasi_newton:
+        if self.quasi_newton or self.method == "scale":
             if self.batch_size is not None:
                 fail(who, f"`batch_size` must be None for {self.method!r}", self.batch_size, "Use 'adam' or 'sgd'.")
         elif self.learning_rate is None:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from isthmus.networks import FullyConnected
-from isthmus.objective import cost
+from isthmus.objective import constant_cost
+from isthmus.training.narrow import can_narrow
 from isthmus.training.phases import Phase
 
 #: Above this many samples Adam runs on mini-batches.
 FULL_BATCH = 10_000
 #: The largest ridge on the way is such that a dimension must explain about this share of the cost of a constant.
 STRUCTURE_SHARE = 0.02
-
-
-def constant_cost(Y: Tensor, loss: str) -> float:
-    """Cost of the best constant prediction: the total variance, or the entropy of the labels."""
-    if loss == "mse":
-        return float(cost(Y.mean(0).expand_as(Y), Y))
-    p = Y.mean(0) if Y.is_floating_point() else torch.bincount(Y) / len(Y)
-    return float(-(p * p.clamp_min(1e-30).log()).sum())
 
 
 def default_plan(
@@ -35,6 +26,7 @@ def default_plan(
 ) -> list[Phase]:
     """Fit with a small ridge, raise it until the structure appears, give up what does not pay, come back, converge.
 
+    0. The initial weights are scaled down if their outputs are larger than the targets.
     1. Adam, at a thousandth of the structure ridge: enough to leave the initial weights.
     2. L-BFGS while the ridge rises geometrically to the structure ridge, and there. Coming from below, dimensions are
        given up one by one; with the full ridge from the start, the first fast steps would remove dimensions that the
@@ -51,16 +43,21 @@ def default_plan(
     structure = STRUCTURE_SHARE * constant_cost(Y, loss) / depth
     batch = None if len(Y) <= FULL_BATCH else 2048
     if ridge <= 0 or structure <= 0:
-        return [Phase("adam", 10 * steps, learning_rate, batch_size=batch, anneal=True), Phase("lbfgs", newton_steps)]
+        return [
+            Phase("scale", 1),
+            Phase("adam", 10 * steps, learning_rate, batch_size=batch, anneal=True),
+            Phase("lbfgs", newton_steps),
+        ]
     top = max(1.0, structure / ridge)
     plan = [
+        Phase("scale", 1),
         Phase(
             "adam", steps, learning_rate, batch_size=batch, ridge_start=1e-3 * top, ridge_end=1e-3 * top, anneal=True
         ),
         Phase("lbfgs", 150, ridge_start=1e-3 * top, ridge_end=top, ridge_share=1.0),
         Phase("lbfgs", 300, ridge_start=top, ridge_end=top),
     ]
-    if isinstance(net, FullyConnected):
+    if can_narrow(net):
         plan.append(Phase("narrow", 600, ridge_start=top, ridge_end=top))
     if top > 1.0:
         plan.append(Phase("lbfgs", 150, ridge_start=top, ridge_share=1.0))

@@ -26,12 +26,13 @@ class Criteria:
     ----------
     gradient : float
         ‖∇loss‖ / (2·ridge·‖θ‖): 0 at a smooth minimum. At a minimum that sits on kinks it stays above 0. NaN without
-        ridge.
+        ridge, and where the parameters vanish (ridge·‖θ‖² within rounding of the loss): the zero solution.
     decrease : float
-        Relative decrease of the loss over the last ``window`` quasi-Newton steps; NaN before.
+        Relative decrease of the loss over the last ``window`` quasi-Newton steps; 0 where no step lowers it, NaN
+        where it was not judged.
     balance : float
         max_ℓ |‖W_ℓ‖² + ‖b_ℓ‖² − ‖W_{ℓ+1}‖²| relative to the mean ‖W_ℓ‖²: 0 at every minimum, kinks or not. NaN for
-        networks without that law, or without ridge.
+        networks without that law (frozen parameters break it), without ridge, and where the weights vanish.
     window : int
     """
 
@@ -51,15 +52,25 @@ class Criteria:
         return self.decrease <= tolerance and small_balance and small_gradient
 
 
-def criteria(net: nn.Module, value: Value, ridge: float, losses: list[float], window: int) -> Criteria:
-    """Evaluate the three criteria at the end of ``losses``."""
+def criteria(
+    net: nn.Module, value: Value, ridge: float, losses: list[float], window: int, *, stalled: bool = False
+) -> Criteria:
+    """Evaluate the three criteria at the end of ``losses``; ``stalled``: no step lowers the loss any more."""
     gradient = math.nan
-    if ridge > 0 and value.norm > 0:
+    # Both laws compare forces on θ (or the weights alone) with its size: no meaning once that is lost in rounding.
+    rounding = torch.finfo(value.gradient.dtype).eps * abs(value.loss)
+    alive = ridge * value.norm > rounding
+    if alive:
         gradient = float(value.gradient.norm()) / (2.0 * ridge * math.sqrt(value.norm))
-    decrease = math.nan
-    if len(losses) > window:
+    decrease = 0.0 if stalled else math.nan
+    if not stalled and len(losses) > window:
         decrease = (losses[-1 - window] - losses[-1]) / max(abs(losses[-1]), 1e-300)
-    unbalanced = balance(net).layer_residual if ridge > 0 and isinstance(net, Layered) else math.nan
+    unbalanced = math.nan
+    if alive and isinstance(net, Layered) and all(p.requires_grad for p in net.parameters()):
+        measured = balance(net)
+        # A constant function can be the minimum, with nothing but the last bias.
+        if ridge * measured.scale * len(net.Ws) > rounding:
+            unbalanced = measured.layer_residual
     return Criteria(gradient, decrease, unbalanced, window)
 
 
@@ -129,3 +140,36 @@ class TrainingResult:
             "threads": torch.get_num_threads(),
             "settings": self.settings,
         }
+
+
+def recent(history: dict[str, list[float]], window: int) -> list[float]:
+    """The last ``window + 1`` losses, as far as phase and ridge are those of the last."""
+    places = list(zip(history["ridge"][-window - 1 :], history["phase"][-window - 1 :]))
+    count = 0
+    while count < len(places) and places[-1 - count] == places[-1]:
+        count += 1
+    return history["loss"][len(history["loss"]) - count :]
+
+
+def why_not(found: Criteria, tolerance: float, steps: int, *, judged: bool) -> str:
+    """The reason of a training that came to the end of its plan."""
+    if judged and found.decrease == 0.0:
+        return (
+            f"no step lowers the loss after {steps} steps, yet the balancedness residual is {found.balance:.1e} "
+            f"(wanted {100 * tolerance:.0e}) and the gradient {found.gradient:.1e} of ridge·θ (wanted 0.5): a kink, or "
+            'rounding. Add Phase("lbfgs", …, precision="double")'
+        )
+    if not judged:
+        return f"not judged after {steps} steps: only 'lbfgs' phases converge. End `phases` with Phase(\"lbfgs\", …)"
+    return (
+        f"not converged after {steps} steps: relative decrease {found.decrease:.1e} over the last {found.window} "
+        f"(wanted {tolerance:.0e}), balancedness residual {found.balance:.1e} (wanted {100 * tolerance:.0e}), "
+        f"gradient {found.gradient:.1e} of ridge·θ. Allow more steps, or raise `tolerance`"
+    )
+
+
+@torch.no_grad()
+def outstanding(net: Layered) -> int:
+    """Singular values of the middle weight above half its largest: a quick look at the rank while training."""
+    s = torch.linalg.svdvals(net.Ws[len(net.Ws) // 2].detach().double())
+    return int((s > 0.5 * s[0]).sum())

@@ -1,0 +1,68 @@
+"""F-rank-1: its quick variant finds the rank; its outcomes can fail."""
+
+import numpy as np
+import pytest
+
+from isthmus.experiments.rank2023.figure_1 import PAPER_NORM_PER_DEPTH, RankFigure1
+from isthmus.plotting.style import new_figure, render
+
+
+@pytest.fixture(scope="module")
+def run():
+    return RankFigure1.quick().run()
+
+
+def outcomes(arrays, experiment=None):
+    experiment = RankFigure1.quick() if experiment is None else experiment
+    return {o.name: o for o in experiment.outcomes(arrays)}
+
+
+def test_the_quick_variant_agrees(run):
+    assert run.status in ("agrees", "differs")
+    assert int(run.arrays["rank"]) == RankFigure1.quick().rank == 3
+    by_name = {o.name: o for o in run.outcomes}
+    assert by_name["rank by representations"].status == "agrees"
+    assert by_name["rank by jacobian"].status == "agrees"
+    # Other settings than the paper's are never said to agree with its number.
+    assert by_name["‖W‖²/L beside the paper's"].status == "differs"
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "name"),
+    [
+        (lambda a: a["representation_spectra"][:, 3].__setitem__(slice(None), 0.9), "s_4/s_1"),
+        (lambda a: a["representation_spectra"][:, 2].__setitem__(slice(None), 1e-3), "s_3/s_1"),
+        (lambda a: a["ranks"].__setitem__(1, 5), "rank by representations"),
+        (lambda a: a["ranks"].__setitem__(0, 7), "rank by weights"),
+    ],
+)
+def test_corrupted_arrays_fail(run, corrupt, name):
+    arrays = {k: np.array(v) for k, v in run.arrays.items()}
+    corrupt(arrays)
+    assert [o.status for n, o in outcomes(arrays).items() if name in n] == ["fails"]
+
+
+def test_the_norm_is_judged_at_the_papers_settings_only(run):
+    arrays = {k: np.array(v) for k, v in run.arrays.items()}
+    arrays["weight_norms"] = np.full(10, PAPER_NORM_PER_DEPTH * 1.05)
+    name = "‖W‖²/L beside the paper's"
+    assert outcomes(arrays, RankFigure1())[name].status == "agrees"
+    arrays["weight_norms"] *= 2
+    assert outcomes(arrays, RankFigure1())[name].status == "differs"
+
+
+def test_unconverged_training_is_said(run):
+    arrays = dict(run.arrays, converged=np.array(False))
+    assert outcomes(arrays)["training converged"].status == "differs"
+
+
+def test_convention():
+    assert RankFigure1().ridge == pytest.approx(50 * 2e-4 / 10)
+    assert RankFigure1(average_outputs=False).ridge == pytest.approx(2e-4 / 10)
+
+
+def test_plot_draws_four_panels(run):
+    figure = new_figure()
+    RankFigure1.quick().plot(run.arrays, figure)
+    assert len(figure.axes) == 4
+    assert render(figure).startswith(b"\x89PNG")
