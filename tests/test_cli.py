@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -292,7 +293,7 @@ def test_reproduce_all_runs_each_and_refuses_set(capsys, monkeypatch):
     code, out, _ = call(capsys, "reproduce", "all", "--quick", "--out", "kept", "--json")
     assert code == 0
     (one,) = json.loads(out)
-    assert one["folder"] == os.path.join("kept", "E-linear-quick")
+    assert one["folder"] == str(Path("kept/E-linear-quick"))
     assert Run.read("kept/E-linear-quick").status == "agrees"
     code, _, err = call(capsys, "reproduce", "all", "--set", "seed=1")
     assert code == 2

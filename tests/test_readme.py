@@ -1,0 +1,74 @@
+"""The README keeps its word: its Python runs, its commands exist, its numbers are those in the repository."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isthmus.files import read_json
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_python_runs_and_prints_what_is_said(tmp_path):
+    (code,) = blocks("python")
+    # The warnings a reader would see are errors here.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("converged ")
+    assert lines[1] == "determined 3"
+    assert (tmp_path / "net.safetensors").exists()
+
+
+def test_both_commands_are_shown_and_exist():
+    shown = set(re.findall(r"^make (\w+)", "\n".join(blocks("sh")), flags=re.MULTILINE))
+    assert shown == {"demo", "test"}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`make ([\w-]+)", README):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_subcommands_and_files_exist():
+    help_text = subprocess.run([sys.executable, "-m", "isthmus", "--help"], capture_output=True, text=True).stdout
+    for command in set(re.findall(r"`isthmus (\w+)", README)):
+        assert re.search(rf"\b{command}\b", help_text), command
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert link.startswith("http") or (ROOT / link).exists(), link
+    for script in re.findall(r"`python (\S+\.py)`", README):
+        assert (ROOT / script).exists(), script
+
+
+def test_the_stability_table_is_the_committed_one():
+    rows = re.findall(r"^\| (f-rank-1|rank-2) \|(.*)\|$", README, flags=re.MULTILINE)
+    summaries = {s["task"]: s for s in read_json(ROOT / "benchmarks/results/stability.json")["summary"]}
+    assert len(rows) == len(summaries) == 2
+    for task, cells in rows:
+        s = summaries[task]
+        right, spread = (cell.strip() for cell in cells.split("|"))
+        assert right == f"{s['right']} of {s['runs']}"
+        assert spread == f"{s['spread']:.1%}"
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "CITATION.cff", "CONTRIBUTING.md", "CHANGELOG.md", "src/isthmus/py.typed"])
+def test_house_files(name):
+    assert (ROOT / name).exists()
+
+
+def test_ci_calls_the_readme_command():
+    assert "make test" in (ROOT / ".ci/run").read_text(encoding="utf-8")
