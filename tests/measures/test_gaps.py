@@ -28,7 +28,7 @@ from tools import SEED, gaussian
         ([1.0, 0.09, 0.009, 0.0009, 0.00009], "unclear", 1),  # several like drops
         ([1.0, 0.9, 0.85, 0.8, 0.01], "full", 5),  # the last value of a random square matrix does that
         ([1.0, 0.9, 0.01, 0.0], "clear", 2),  # what is left is faint
-        ([1.0, 0.9, 0.05, 0.0], "unclear", 2),  # a bottleneck and dead neurons, or an ill-conditioned map?
+        ([1.0, 0.9, 0.04, 0.0], "unclear", 2),  # a bottleneck and dead neurons, or an ill-conditioned map?
         (
             [1.0, 0.3, 0.1, 0.03, 0.01, 0.0, 0.0],
             "clear",
