@@ -543,3 +543,15 @@ def test_invalid_calls_are_refused(made):
         problems.summary_statistics(np.ones((2, 3)), np.ones(3))
     with pytest.raises(IsthmusError, match="`E`"):
         problems.descend(np.ones((2, 2)), [1.0, 0.0], steps=1, step_size=0.1, E=np.ones((3, 2)))
+
+
+def test_relu_latents_lie_in_the_positive_orthant():
+    p = problems.teacher(d_in=12, rank=3, d_out=10, relu_latents=True, samples=200)
+    assert p.latents.min() == 0.0
+    # Shifted by one deviation before the ReLU: positive for about 84 % of the samples.
+    assert 0.7 < (p.latents > 0).mean() < 0.95
+    inside = (p.latents > 0.05).all(1)
+    ranks = [np.linalg.matrix_rank(numerical_jacobian(p.function, x, [1e-5] * 12), rtol=1e-6) for x in p.X[inside][:10]]
+    assert max(ranks) == p.rank == p.jacobian_rank == 3
+    # Twin: without the ReLU the latents are centred.
+    assert abs(problems.teacher(d_in=12, rank=3, d_out=10, samples=200).latents.mean()) < 0.2
