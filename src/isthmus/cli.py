@@ -89,7 +89,7 @@ def demo(
         hidden = f"{experiment.rank} hidden variables"
         task = f"{experiment.d_in} inputs → {hidden} → {experiment.d_out} outputs"
         network = f"{experiment.depth} layers, width {experiment.width}, L2 regularised"
-        _console().print(_text(f"Task: {task}. Network: {network}. It is not told the {experiment.rank}."))
+        _console().print(_text(f"Task: {task}.\nNetwork: {network}. It is not told the {experiment.rank}."))
     with contextlib.redirect_stdout(sys.stderr):
         run = experiment.run(progress=progress)
         run.write(out)
