@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from isthmus import files
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError, NumericalWarning
-from isthmus.files import read_tensors, write_tensors
 
 _NAMES = ("checkpoint-even.safetensors", "checkpoint-odd.safetensors")
 
@@ -44,7 +43,7 @@ class Checkpoints:
             "count": str(self.count),
             "numbers": json.dumps(snapshot.numbers),
         }
-        write_tensors(self.folder / _NAMES[self.count % 2], snapshot.tensors, metadata)
+        files.write_tensors(self.folder / _NAMES[self.count % 2], snapshot.tensors, metadata)
         self.count += 1
 
     def read(self) -> Snapshot | None:
@@ -59,7 +58,7 @@ class Checkpoints:
             if not path.exists():
                 continue
             try:
-                tensors, metadata = read_tensors(path)
+                tensors, metadata = files.read_tensors(path)
                 numbers = json.loads(metadata["numbers"])
                 count, fingerprint = int(metadata["count"]), metadata["fingerprint"]
             except (FileFormatError, KeyError, ValueError):
@@ -100,9 +99,6 @@ def fingerprint(settings: dict[str, Any], net: nn.Module, data: list[Tensor]) ->
         # A module's text has its structure and its slopes; addresses in it differ from process to process.
         "network": re.sub("0x[0-9a-f]+", "", repr(net)),
         "trainable": [p.requires_grad for p in net.parameters()],
+        "tensors": files.fingerprint({str(i): t for i, t in enumerate([*net.parameters(), *net.buffers(), *data])}),
     }
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
-    for tensor in [*net.parameters(), *net.buffers(), *data]:
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
