@@ -26,7 +26,7 @@ LADDER = (
     ("constructions",),
     ("networks", "measures", "problems", "datasets"),
     ("plotting",),
-    ("linalg", "trace", "objective", "files"),  # and every top-level module whose name starts with "_"
+    ("linalg", "trace", "objective", "files", "tables"),  # and every top-level module whose name starts with "_"
 )
 #: What the face itself holds, without importing anything.
 FACE = {name for name in vars(isthmus) if name == "__version__" or name.endswith(("Error", "Warning"))}
