@@ -88,7 +88,7 @@ def test_vmap_over_a_stack_of_networks_equals_propagate_and_a_loop():
     assert_close(got, expected)
     Ws = [torch.stack([net.Ws[i] for net in nets]) for i in range(3)]
     bs = [torch.stack([net.bs[i] for net in nets]) for i in range(3)]
-    preactivations, activations = propagate(Ws, bs, X, slope=0.1, bias=0.7)
+    preactivations, activations = propagate(Ws, bs, X, slopes=[0.1] * (len(Ws) - 1), bias=0.7)
     assert_close(preactivations[-1], expected)
     assert_close(activations[1][2], nets[2].trace(X).activations[1])
 

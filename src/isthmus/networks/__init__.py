@@ -2,5 +2,6 @@
 
 from isthmus.networks.from_modules import from_torch
 from isthmus.networks.fully_connected import FullyConnected
+from isthmus.networks.hourglass import Hourglass
 
-__all__ = ["FullyConnected", "from_torch"]
+__all__ = ["FullyConnected", "Hourglass", "from_torch"]

@@ -21,9 +21,9 @@ MAX_DEPTH = 100_000
 
 
 def propagate(
-    Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor, *, slope: float, bias: float
+    Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor, *, slopes: Sequence[float], bias: float
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Pre-activations α̃_1 … α̃_L and activations α_0 … α_{L-1}.
+    """Pre-activations α̃_1 … α̃_L and activations α_0 … α_{L-1}; ``slopes`` are those of layers 1 … L−1.
 
     Leading axes broadcast: weights of shape (S, n_ℓ, n_{ℓ-1}) are a stack of S networks run in one
     computation.
@@ -35,7 +35,7 @@ def propagate(
             Z = Z + bias * bs[index].unsqueeze(-2)
         preactivations.append(Z)
         if index + 1 < len(Ws):
-            activations.append(activate(Z, slope))
+            activations.append(activate(Z, slopes[index]))
     return preactivations, activations
 
 
@@ -173,6 +173,11 @@ class FullyConnected(nn.Module):
         return len(self.dims) - 1
 
     @property
+    def slopes(self) -> tuple[float, ...]:
+        """The slope below zero at each of the layers 1 … L−1."""
+        return (self.slope,) * (self.depth - 1)
+
+    @property
     def Ws(self) -> tuple[Tensor, ...]:
         """W_1 … W_L: the live parameters, ``Ws[ell - 1]`` of shape (n_ℓ, n_{ℓ-1})."""
         return tuple(self.weights)
@@ -211,7 +216,7 @@ class FullyConnected(nn.Module):
             inputs = inputs.clone()  # a trace is frozen: later changes of X must not reach it
         Ws = tuple(W.detach().to(kind, copy=True) for W in self.weights)
         bs = tuple(b.detach().to(kind, copy=True) for b in self.biases)
-        preactivations, activations = propagate(Ws, bs, inputs, slope=self.slope, bias=self.bias)
+        preactivations, activations = propagate(Ws, bs, inputs, slopes=self.slopes, bias=self.bias)
         for ell, Z in enumerate(preactivations, start=1):
             if not bool(torch.isfinite(Z).all()):
                 fail(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from isthmus._checks import fail
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.objective import cost
+from isthmus.training.direct import DirectMeanSquare
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class FlatObjective:
         # Activations and their gradients of every layer are alive at once; the widths bound their number.
         width = sum(max(p.shape) for p in self.parameters if p.ndim > 0) + X[0].numel()
         self.rows = chunk_rows(len(X), 4.0 * width * self.theta.element_size(), 4 * chunk_bytes)
+        self.direct = DirectMeanSquare.for_network(net, loss, min(self.rows, len(X)))
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -83,6 +85,9 @@ class FlatObjective:
         total = 0.0
         with torch.enable_grad():
             for part_X, part_Y in zip(X.split(self.rows), Y.split(self.rows)):
+                if self.direct is not None:
+                    total += self.direct.add(part_X, part_Y, len(part_X) / len(X))
+                    continue
                 part = cost(self.net(part_X), part_Y, self.loss) * (len(part_X) / len(X))
                 part.backward()
                 total += float(part.detach())

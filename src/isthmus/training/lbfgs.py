@@ -115,22 +115,26 @@ class LBFGS:
         self.state.numbers["ridge"] = ridge
 
     def _direction(self, gradient: Tensor, ridge: float) -> Tensor:
+        """−H·gradient by the two-loop recursion, its sums over pairs as triangular systems.
+
+        With α_i = s_i·q_i/(s_i·t_i) and q_i = −g − Σ_{j>i} α_j t_j, the first loop solves (upper part of S·Tᵀ) α =
+        −S·g; with δ_i = α_i − β_i the second solves (lower part of T·Sᵀ) δ = d∘α − T·q, d the diagonal of both.
+        """
         S, T = self.state.tensors["S"], self.state.tensors["T"]
-        q = -gradient
-        weights = []
-        for s, t in zip(reversed(S), reversed(T)):
-            weight = (s @ q) / (s @ t)
-            q = q - weight * t
-            weights.append(weight)
-        if self.metric is not None:
-            q = self.metric.solve(q, ridge)
-            if len(S):
-                q = q * ((S[-1] @ T[-1]) / (T[-1] @ self.metric.solve(T[-1], ridge)))
-        elif len(S):
-            q = q * ((S[-1] @ T[-1]) / (T[-1] @ T[-1]))
-        for s, t, weight in zip(S, T, reversed(weights)):
-            q = q + (weight - (t @ q) / (s @ t)) * s
-        return q
+        if not len(S):
+            return self._first_guess(-gradient[None], ridge)[0]
+        gram = (S @ T.mT).double()
+        alpha = torch.linalg.solve_triangular(gram.triu(), (S @ -gradient).double()[:, None], upper=True)[:, 0]
+        q = -gradient - T.mT @ alpha.to(T.dtype)
+        q, image = self._first_guess(torch.stack([q, T[-1]]), ridge)
+        q = q * ((S[-1] @ T[-1]) / (T[-1] @ image))
+        right = gram.diagonal() * alpha - (T @ q).double()
+        delta = torch.linalg.solve_triangular(gram.mT.tril(), right[:, None], upper=False)[:, 0]
+        return q + S.mT @ delta.to(S.dtype)
+
+    def _first_guess(self, vectors: Tensor, ridge: float) -> Tensor:
+        """The metric's inverse on each row, where there is a metric."""
+        return vectors if self.metric is None else self.metric.solve(vectors, ridge)
 
     def _search(
         self,

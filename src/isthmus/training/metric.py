@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from isthmus.networks import FullyConnected
+from isthmus.networks import FullyConnected, Hourglass
 from isthmus.networks.fully_connected import propagate
 from isthmus.trace import activation_derivative
 
@@ -25,32 +25,32 @@ class KroneckerMetric:
     the cost in the outputs. The state is in named tensors.
     """
 
-    def __init__(self, net: FullyConnected, loss: str) -> None:
-        self.dims, self.slope, self.bias, self.loss = net.dims, net.slope, net.bias, loss
+    def __init__(self, net: FullyConnected | Hourglass, loss: str) -> None:
+        self.dims, self.slopes, self.bias, self.loss = net.dims, net.slopes, net.bias, loss
         self.tensors: dict[str, Tensor] = {}
 
     @staticmethod
     def for_network(net: nn.Module, loss: str) -> KroneckerMetric | None:
-        """The metric, if there is one for this network: all parameters of a FullyConnected trainable."""
-        if isinstance(net, FullyConnected) and all(p.requires_grad for p in net.parameters()):
+        """The metric, if there is one for this network: all parameters of a FullyConnected or Hourglass trainable."""
+        if isinstance(net, (FullyConnected, Hourglass)) and all(p.requires_grad for p in net.parameters()):
             return KroneckerMetric(net, loss)
         return None
 
     def _split(self, vector: Tensor) -> list[Tensor]:
-        """A flat vector W_1 … W_L, b_1 … b_L as matrices (W_ℓ, b_ℓ)."""
+        """Flat vectors W_1 … W_L, b_1 … b_L (last axis) as matrices (W_ℓ, b_ℓ)."""
         shapes = list(zip(self.dims[1:], self.dims[:-1]))
         sizes = [n * m for n, m in shapes] + (list(self.dims[1:]) if self.bias else [])
-        parts = vector.split(sizes)
-        weights = [part.view(shape) for part, shape in zip(parts, shapes)]
+        parts = vector.split(sizes, -1)
+        weights = [part.reshape(*vector.shape[:-1], *shape) for part, shape in zip(parts, shapes)]
         if not self.bias:
             return weights
-        return [torch.cat([W, b[:, None]], 1) for W, b in zip(weights, parts[len(shapes) :])]
+        return [torch.cat([W, b[..., None]], -1) for W, b in zip(weights, parts[len(shapes) :])]
 
     def _join(self, matrices: list[Tensor]) -> Tensor:
         if not self.bias:
-            return torch.cat([M.reshape(-1) for M in matrices])
-        weights = [M[:, :-1].reshape(-1) for M in matrices]
-        return torch.cat(weights + [M[:, -1] for M in matrices])
+            return torch.cat([M.flatten(-2) for M in matrices], -1)
+        weights = [M[..., :-1].flatten(-2) for M in matrices]
+        return torch.cat(weights + [M[..., -1] for M in matrices], -1)
 
     @torch.no_grad()
     def refresh(self, theta: Tensor, X: Tensor, generator: torch.Generator) -> None:
@@ -59,7 +59,7 @@ class KroneckerMetric:
         Ws = [M[:, : self.dims[i]] for i, M in enumerate(matrices)]
         bs = [M[:, -1] for M in matrices] if self.bias else []
         rows = X if len(X) <= SAMPLES else X[:: -(-len(X) // SAMPLES)]
-        preactivations, activations = propagate(Ws, bs, rows, slope=self.slope, bias=self.bias)
+        preactivations, activations = propagate(Ws, bs, rows, slopes=self.slopes, bias=self.bias)
         g = self._cotangents(preactivations[-1], generator)
         for ell in range(len(Ws), 0, -1):
             a = activations[ell - 1]
@@ -71,7 +71,7 @@ class KroneckerMetric:
                 # As rows: contiguous, as a checkpoint gives them back. The layout can decide the last bit of a product.
                 self.tensors[f"{name}{ell}.vectors"] = vectors.mT.to(theta.dtype).contiguous()
             if ell > 1:
-                g = (g @ Ws[ell - 1]) * activation_derivative(preactivations[ell - 2], self.slope)
+                g = (g @ Ws[ell - 1]) * activation_derivative(preactivations[ell - 2], self.slopes[ell - 2])
 
     def _cotangents(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
         """Random vectors c with E[ccᵀ] = the Hessian of the cost in the outputs."""
@@ -84,7 +84,7 @@ class KroneckerMetric:
 
     @torch.no_grad()
     def solve(self, gradient: Tensor, ridge: float) -> Tensor:
-        """H⁻¹ · gradient."""
+        """H⁻¹ · gradient, for one vector or for each row of several."""
         images = []
         for ell, M in enumerate(self._split(gradient), start=1):
             UA, UG = self.tensors[f"A{ell}.vectors"].mT, self.tensors[f"G{ell}.vectors"].mT
