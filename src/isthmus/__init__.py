@@ -17,8 +17,10 @@ from isthmus._errors import (
 )
 
 if TYPE_CHECKING:
-    from isthmus import compression, experiments, linalg, measures, networks, objective, problems, training
+    from isthmus import compression, discovery, experiments, linalg, measures, networks, objective, problems, training
     from isthmus.compression import rebalance
+    from isthmus.discovery import Discovery, RankProfile, discover
+    from isthmus.estimators import BottleneckRegressor
     from isthmus.files import load, save
     from isthmus.networks import FullyConnected, from_torch
     from isthmus.objective import cost, ridge_from
@@ -30,6 +32,7 @@ __version__ = "0.1.0.dev0"
 
 _MODULES = (
     "compression",
+    "discovery",
     "experiments",
     "linalg",
     "measures",
@@ -40,11 +43,15 @@ _MODULES = (
 )
 
 _NAMES = {
+    "BottleneckRegressor": "isthmus.estimators",
+    "Discovery": "isthmus.discovery",
     "FullyConnected": "isthmus.networks",
+    "RankProfile": "isthmus.discovery",
     "Run": "isthmus.runs",
     "Trace": "isthmus.trace",
     "TrainingResult": "isthmus.training",
     "cost": "isthmus.objective",
+    "discover": "isthmus.discovery",
     "from_torch": "isthmus.networks",
     "load": "isthmus.files",
     "rebalance": "isthmus.compression",
@@ -54,18 +61,23 @@ _NAMES = {
 }
 
 __all__ = [
+    "BottleneckRegressor",
     "ConvergenceWarning",
     "DataError",
+    "Discovery",
     "FileFormatError",
     "FullyConnected",
     "IsthmusError",
     "NumericalWarning",
+    "RankProfile",
     "Run",
     "Trace",
     "TrainingResult",
     "__version__",
     "compression",
     "cost",
+    "discover",
+    "discovery",
     "experiments",
     "from_torch",
     "linalg",

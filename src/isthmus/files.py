@@ -42,7 +42,11 @@ __all__ = [
 FORMAT_VERSION = 1
 
 #: The only kinds of object a file can hold, and the module that registers each: a file never names a module.
-_HOMES = {"FullyConnected": "isthmus.networks.fully_connected"}
+_HOMES = {
+    "FullyConnected": "isthmus.networks.fully_connected",
+    "Discovery": "isthmus.discovery.keep",
+    "BottleneckRegressor": "isthmus.estimators",
+}
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,12 @@ def register(
         (Configuration, tensors) → object. Both come from a file: check everything, against each other too,
         before building. May raise any ``IsthmusError``.
     """
-    if _HOMES.get(kind) != cls.__module__:
+    home = to_parts.__module__
+    if _HOMES.get(kind) != home:
         fail(
             "register",
-            f"`kind` must be one of {', '.join(_HOMES)}, registered by its own module",
-            f"{shown(kind)} from {cls.__module__}",
+            f"`kind` must be one of {', '.join(_HOMES)}, registered by the module that takes it apart",
+            f"{shown(kind)} from {home}",
             "Add the kind to the whitelist in isthmus/files.py.",
         )
     _KINDS[kind] = _Kind(cls, to_parts, from_parts)
@@ -92,12 +97,12 @@ def _kind(kind: str) -> _Kind:
 
 
 def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-    """Save a network as one safetensors file that :func:`load` gives back bit for bit.
+    """Save a network, a Discovery or a fitted estimator as one safetensors file that :func:`load` gives back.
 
     Parameters
     ----------
-    obj : FullyConnected
-        Exactly this class. Parameters are saved, not gradients, hooks, device or training mode.
+    obj : FullyConnected, Discovery or BottleneckRegressor
+        Exactly these classes. Parameters are saved bit for bit; gradients, hooks, device and training mode are not.
     path : path
         In an existing folder; conventionally ``*.safetensors``. Written atomically.
     overwrite : bool, default True
@@ -114,11 +119,10 @@ def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> N
     """
     who = "save"
     target = as_path(who, path)
-    for name in _HOMES:
-        kind = _kind(name)
-        if type(obj) is kind.cls:
-            break
-    else:
+    name = type(obj).__name__
+    # By name first: to save a network, the module of the estimators need not be imported.
+    kind = _kind(name) if name in _HOMES else None
+    if kind is None or type(obj) is not kind.cls:
         fail(
             who,
             f"`obj` must be one of {', '.join(_HOMES)}",

@@ -1,0 +1,259 @@
+"""discover(X, Y): the rank of a task, its coordinates, encoder and decoder."""
+
+from __future__ import annotations
+
+import dataclasses
+import time as clock
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
+from isthmus._cite import cites
+from isthmus._errors import DataError
+from isthmus._progress import ProgressFactory, progress, silent
+from isthmus.discovery.evidence import Evidence, explaining_gradients, gather
+from isthmus.discovery.final import constant, finish_fit
+from isthmus.discovery.maps import apply
+from isthmus.discovery.result import Discovery, checked_names, with_gaps
+from isthmus.discovery.search import Found, search, total_steps
+from isthmus.discovery.stages import Stages, fingerprint
+from isthmus.discovery.task import make_task
+from isthmus.discovery.walk import Data, Effort
+
+#: λ when `ridge` is "auto".
+STRENGTH = 0.01
+#: The largest rank looked for unless `max_rank` asks for more.
+MAX_RANK = 15
+
+
+@cites("bottleneck2023", "§4", ids=("Q-bnrank",))
+@cites("rank2023", "§4")
+def discover(
+    X: Any,
+    Y: Any,
+    *,
+    groups: Any = None,
+    time: Any = None,
+    rank: int | str = "auto",
+    max_rank: int | None = None,
+    depth: int = 8,
+    width: int = 64,
+    ridge: float | str = "auto",
+    cv: Any = None,
+    replicas: int = 1,
+    steps: int = 50,
+    learning_rate: float = 1e-3,
+    init_scale: float = 1.0,
+    max_samples: int = 5000,
+    missing: str = "error",
+    seed: int = 0,
+    feature_names: Any = None,
+    target_names: Any = None,
+    checkpoint: str | Path | None = None,
+    show_progress: bool | ProgressFactory = False,
+) -> Discovery:
+    """How many variables y = f(x) really depends on, which they are, and the maps in and out.
+
+    A wide regularised network is trained, then narrowed coordinate by coordinate; the held-out error as a function of
+    their number, the *rank profile*, gives the rank. What could make the answer an accident of one training is tried:
+    another seed, another division of the data, another depth, other starts at the rank just below.
+
+    Parameters
+    ----------
+    X : array (N, d_in)
+        NumPy, pandas, torch or nested lists. Units do not matter; neither does the order of the rows.
+    Y : array (N, d_out) or (N,)
+        Several outputs. A single one has rank ≤ 1 by theorem: the verdict is then ``"trivial"``.
+    groups : array (N,), optional
+        Rows of one group (a trajectory, a patient) are never on both sides of a division.
+    time : array (N,), optional
+        Numbers that order the rows in time: the last are held out.
+    rank : "auto" or int
+        A number fixes the rank; the verdict is then ``"given"``.
+    max_rank : int, optional
+        The largest rank to look for; by default what the data allow, at most 15.
+    depth, width : int
+        Layers of the network, an even number, and neurons in each.
+    ridge : "auto" or float
+        λ: a coordinate must explain at least about this share of the outputs' variance. "auto" is 0.01, with a closer
+        look at 0.001 where the profile is not clear.
+    cv : None, int, splitter or pairs of rows
+        How rows are held out: a quarter by default, one K-th for an integer.
+    replicas : int
+        Further walks from other seeds, divisions and depths; the verdict needs them to agree.
+    steps : int
+        Quasi-Newton steps after each narrowing, and the measure of all others; training goes on to 2.5 times as many
+        where the loss still falls.
+    learning_rate, init_scale : float
+        Of the few Adam steps before, and of the initial weights. The answer does not depend on them.
+    max_samples : int
+        Training rows beyond this number are used only for the last fit.
+    missing : {"error", "median"}
+        What to do with NaN in X; the medians are kept for new rows.
+    seed : int
+    feature_names, target_names : sequence of str, optional
+        By default those of a DataFrame, or x0, x1, … and y0, y1, …
+    checkpoint : path, optional
+        Folder for finished parts: a killed discovery started again goes on from there to the same answer.
+    show_progress : bool
+
+    Returns
+    -------
+    Discovery
+
+    Examples
+    --------
+    >>> import isthmus
+    >>> task = isthmus.problems.linear(d_in=6, d_out=6, rank=2, samples=200)
+    >>> found = isthmus.discover(task.X, task.Y)
+    >>> found.rank, found.verdict
+    (2, 'determined')
+    """
+    who = "discover"
+    began = clock.monotonic()
+    check_choice(who, "missing", missing, ("error", "median"))
+    check_integer(who, "replicas", replicas, low=0)
+    check_integer(who, "seed", seed, low=0)
+    check_integer(who, "max_samples", max_samples, low=2)
+    effort = _effort(who, depth, width, ridge, steps, learning_rate, init_scale)
+    fill = None
+    frame_names = column_names(X), column_names(Y)
+    if missing == "median":
+        X, fill = _filled(who, X)
+    inputs, targets = as_matrix(who, "X", X).numpy(), as_matrix(who, "Y", Y).numpy()
+    if len(inputs) != len(targets):
+        got = f"{len(inputs)} and {len(targets)}"
+        fail(who, "`X` and `Y` must have as many rows", got, "Align them.", error=DataError)
+    names = (
+        checked_names(who, frame_names[0] if feature_names is None else feature_names, inputs.shape[1], "x"),
+        checked_names(who, frame_names[1] if target_names is None else target_names, targets.shape[1], "y"),
+    )
+    task = make_task(who, inputs, targets, groups=groups, time=time, cv=cv, seed=seed, max_samples=max_samples)
+    fixed = None if rank == "auto" else check_integer(who, "rank", rank, low=1, high=max(task.bound, 1))
+    highest = min(task.bound, MAX_RANK if max_rank is None else check_integer(who, "max_rank", max_rank, low=1))
+    highest = max(highest, fixed or 0)
+    settings = {
+        "rank": "auto" if fixed is None else fixed,
+        "max_rank": highest,
+        "replicas": int(replicas),
+        "max_samples": int(max_samples),
+        "seed": int(seed),
+        "missing": missing,
+        "held_out": task.splits.describe(),
+        **dataclasses.asdict(effort),
+    }
+    if task.bound == 0:
+        return constant(inputs, targets, names, task.notes, settings, fill, task.why)
+    data, scaling_in, scaling_out = task.data(0)
+    # One more division than replicas: where two walks disagree there is a third.
+    held = {f"held{index}": task.splits(index)[1] for index in range(replicas + 2)}
+    identity = "" if checkpoint is None else fingerprint(settings, {"X": task.X, "Y": task.Y, **held})
+    stages = Stages(None if checkpoint is None else Path(checkpoint), identity)
+    show = show_progress if callable(show_progress) else (progress if show_progress else silent)
+    with show(total_steps(effort, highest, replicas), "discover") as bar:
+        found = search(
+            task,
+            data,
+            effort,
+            highest=highest,
+            fixed=fixed,
+            replicas=replicas,
+            seed=seed,
+            stages=stages,
+            bar=bar,
+        )
+        finished = finish_fit(
+            task.X,
+            task.Y,
+            scaling_in,
+            scaling_out,
+            found.chosen,
+            found.strength,
+            data.variance,
+            effort,
+            max_samples=max_samples,
+            seed=seed,
+            stages=stages,
+            bar=bar,
+        )
+    clues, remarks = _clues(found, data)
+    return Discovery(
+        rank=found.judgement.rank,
+        verdict=found.judgement.verdict,
+        reasons=(*found.judgement.reasons, *remarks),
+        profile=found.profile,
+        replicas=found.replicas,
+        evidence=clues,
+        sensitivity=finished.sensitivity,
+        encoder=finished.encoder,
+        decoder=finished.decoder,
+        coordinates=apply(finished.encoder, inputs),
+        error=found.chosen.error,
+        feature_names=names[0],
+        target_names=names[1],
+        notes=(*task.notes, *finished.notes),
+        fill=fill,
+        settings={**settings, "seconds": round(clock.monotonic() - began, 2), "stages_reused": stages.reused},
+    )
+
+
+def _clues(found: Found, data: Data) -> tuple[tuple[Evidence, ...], tuple[str, ...]]:
+    """The other evidence, and what is to be said about it."""
+    network = found.chosen.fit.network
+    if found.judgement.verdict == "trivial":
+        count = explaining_gradients(network, data.X)
+        what = f"{count} linear direction{'s' * (count != 1)} of the inputs"
+        return (), (f"a linear substitute for the rank: the gradient of f varies in {what} (AGOP)",)
+    clues = tuple(gather(found.levels[0].fit.network, network, data, found.levels[0].shares))
+    local = next(item for item in clues if item.name == "TwoNN on the coordinates")
+    if local.rank is not None and 0 < local.value < found.judgement.rank - 0.6:
+        remark = (
+            f"the {found.judgement.rank} coordinates lie on a surface of about {local.value:.1f} dimensions: fewer of "
+            "them vary freely near one point than are needed for all, as on a circle"
+        )
+        return clues, (remark,)
+    return clues, ()
+
+
+def _effort(
+    who: str, depth: int, width: int, ridge: float | str, steps: int, learning_rate: float, init_scale: float
+) -> Effort:
+    check_integer(who, "depth", depth, low=4, high=200)
+    if depth % 2:
+        fail(who, "`depth` must be even: half of the layers encode, half decode", depth, f"Pass {depth + 1}.")
+    strength = STRENGTH if ridge == "auto" else check_number(who, "ridge", ridge, low=0.0, high=1.0, low_open=True)
+    steps = check_integer(who, "steps", steps, low=1)
+    return Effort(
+        half=depth // 2,
+        width=check_integer(who, "width", width, low=2),
+        strength=strength,
+        warm=max(1, round(0.6 * steps)),
+        rise=2 * steps,
+        first=max(1, round(1.2 * steps)),
+        each=steps,
+        learning_rate=check_number(who, "learning_rate", learning_rate, low=0.0, low_open=True),
+        init_scale=check_number(who, "init_scale", init_scale, low=0.0, low_open=True),
+    )
+
+
+def column_names(A: Any) -> list[str] | None:
+    """Those of a DataFrame or Series."""
+    columns = getattr(A, "columns", None)
+    if columns is not None:
+        return [str(name) for name in columns]
+    name = getattr(A, "name", None)
+    return [name] if isinstance(name, str) else None
+
+
+def _filled(who: str, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """X with medians in place of NaN, and the medians."""
+    array = with_gaps(who, X)
+    lost = np.isnan(array)
+    if array.ndim == 2 and lost.all(axis=0).any():
+        columns = np.flatnonzero(lost.all(axis=0))[:5].tolist()
+        fail(who, "every column of `X` must have a value", f"none in columns {columns}", "Drop them.", error=DataError)
+    fill = np.nanmedian(array, axis=0)
+    return np.where(lost, fill, array), fill

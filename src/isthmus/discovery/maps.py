@@ -1,0 +1,103 @@
+"""The maps in and out as ordinary modules, in the user's units and in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from isthmus.discovery.fits import Coordinates, rewaist
+from isthmus.discovery.scaling import Scaling
+from isthmus.networks import FullyConnected, Hourglass
+
+
+class Encoder(nn.Module):
+    """g: inputs in the user's units → coordinates. The columns are centred and divided, then a network follows.
+
+    ``shift`` and ``scale`` are kept apart from the weights: folded into them, columns far from 0 (years, sums of money)
+    would lose digits.
+    """
+
+    def __init__(self, shift: Tensor, scale: Tensor, network: FullyConnected) -> None:
+        super().__init__()
+        self.shift: Tensor
+        self.scale: Tensor
+        self.register_buffer("shift", shift.clone())
+        self.register_buffer("scale", scale.clone())
+        self.network = network
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Coordinates (N, k) of the rows of X (N, d_in)."""
+        return self.network((X - self.shift) / self.scale)
+
+    def to_torch(self) -> nn.Sequential:
+        """The same as an ``nn.Sequential`` of plain layers; the scaling is a ``BatchNorm1d`` in evaluation mode."""
+        norm = nn.BatchNorm1d(len(self.shift), eps=0.0, affine=False, dtype=self.shift.dtype)
+        assert norm.running_mean is not None and norm.running_var is not None
+        norm.running_mean.copy_(self.shift)
+        norm.running_var.copy_(self.scale**2)
+        return nn.Sequential(norm, *self.network.to_torch()).eval()
+
+
+class ConstantMap(nn.Module):
+    """The same row for whatever input: the maps of a function of rank 0."""
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value: Tensor
+        self.register_buffer("value", value.clone())
+
+    def forward(self, X: Tensor) -> Tensor:
+        """(N, len(value))."""
+        return self.value.expand(len(X), -1)
+
+    def to_torch(self) -> nn.Module:
+        """Itself: there is no layer in it."""
+        return self
+
+
+def finish(
+    net: Hourglass, inputs: Scaling, outputs: Scaling, found: Coordinates, signs: NDArray[np.float64]
+) -> tuple[Encoder, FullyConnected]:
+    """Encoder and decoder of ``net`` in the user's units; its waist becomes ``found``, times ``signs``."""
+    flip = torch.from_numpy(signs)
+    whole = rewaist(_double(net), flip[:, None] * found.into, found.out_of * flip, found.mean, balanced=False)
+    encoder, decoder = whole.encoder(), whole.decoder()
+    if inputs.axes is not None:
+        Ws = [encoder.Ws[0] @ torch.from_numpy(inputs.axes), *encoder.Ws[1:]]
+        encoder = _network(Ws, encoder)
+    with torch.no_grad():
+        # A constant column must not count, whatever value a new row has there.
+        encoder.weights[0][:, torch.from_numpy(inputs.constant)] = 0.0
+    W, b = decoder.Ws[-1].detach(), decoder.bs[-1].detach() * decoder.bias
+    if outputs.axes is not None:
+        axes = torch.from_numpy(outputs.axes)
+        W, b = axes.mT @ W, axes.mT @ b
+    size = torch.from_numpy(np.where(outputs.constant, 0.0, outputs.scale))
+    W, b = size[:, None] * W, size * b + torch.from_numpy(outputs.shift)
+    Ws = [*decoder.Ws[:-1], W]
+    bs = [*decoder.bs[:-1], b / decoder.bias]
+    decoder = FullyConnected.from_weights(Ws, bs, slope=decoder.slope, bias=decoder.bias)
+    shift, scale = torch.from_numpy(inputs.shift), torch.from_numpy(inputs.scale)
+    return (
+        Encoder(shift, scale, encoder).requires_grad_(False),
+        decoder.requires_grad_(False),
+    )
+
+
+def apply(module: nn.Module, A: NDArray[np.float64], rows: int = 8192) -> NDArray[np.float64]:
+    """The module on the rows of ``A``, in pieces."""
+    with torch.no_grad():
+        parts = [module(torch.from_numpy(np.ascontiguousarray(A[i : i + rows]))) for i in range(0, len(A), rows)]
+    return torch.cat(parts).numpy()
+
+
+def _double(net: Hourglass) -> Hourglass:
+    return Hourglass(net.encoder().double(), net.decoder().double())
+
+
+def _network(Ws: list[Any], like: FullyConnected) -> FullyConnected:
+    return FullyConnected.from_weights(Ws, like.bs, slope=like.slope, bias=like.bias)

@@ -1,0 +1,180 @@
+"""The data of a discovery: checked, in canonical order, with what is known before any training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from isthmus._checks import as_matrix, fail
+from isthmus._errors import DataError
+from isthmus.discovery.scaling import Scaling, linear_rank
+from isthmus.discovery.splits import Splits, canonical_order
+from isthmus.discovery.walk import Data
+
+Array = NDArray[np.float64]
+
+#: Columns beyond which inputs or outputs are rotated onto their principal axes.
+COLUMNS = 256
+#: Correlation of neighbouring rows above which they may be a series.
+CORRELATED = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Rows in canonical order.
+
+    Attributes
+    ----------
+    X, Y : array
+    groups : array of int, or None
+    splits : Splits
+    bound : int
+        The rank cannot exceed it, whatever the data.
+    why : str
+        Where the bound comes from.
+    notes : tuple of str
+        What was noticed about the data.
+    """
+
+    X: Array
+    Y: Array
+    groups: NDArray[np.int64] | None
+    splits: Splits
+    bound: int
+    why: str
+    notes: tuple[str, ...]
+    seed: int
+    max_samples: int
+
+    def data(self, index: int) -> tuple[Data, Scaling, Scaling]:
+        """The ``index``-th division, scaled by its training rows, thinned to ``max_samples`` on either side."""
+        rng = np.random.default_rng([self.seed, index, 1])
+        train, held = (self._thinned(rows, rng) for rows in self.splits(index))
+        inputs, outputs = Scaling.fit(self.X[train], COLUMNS), Scaling.fit(self.Y[train], COLUMNS)
+        Y = outputs(self.Y[train])
+        variance = float((Y**2).sum() / len(Y))
+
+        def tensor(A: Array) -> torch.Tensor:
+            return torch.from_numpy(A).float()
+
+        data = Data(
+            tensor(inputs(self.X[train])),
+            tensor(Y),
+            tensor(inputs(self.X[held])),
+            tensor(outputs(self.Y[held])),
+            # Training rows that happen not to vary leave nothing to be relative to.
+            variance if variance > 0 else 1.0,
+            None if self.groups is None else self.groups[held],
+            None if self.groups is None else self.groups[train],
+        )
+        return data, inputs, outputs
+
+    def _thinned(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        if len(rows) <= self.max_samples:
+            return rows
+        return np.sort(rng.choice(rows, self.max_samples, replace=False))
+
+
+def make_task(who: str, X: Array, Y: Array, *, groups: Any, time: Any, cv: Any, seed: int, max_samples: int) -> Task:
+    """Check what belongs to the rows, and put them in canonical order."""
+    codes, moments = _codes(who, groups, len(X)), _moments(who, time, len(X))
+    # Rows named by `cv` must stay where they are.
+    own_rows = cv is None or isinstance(cv, (int, np.integer))
+    order = canonical_order(X, Y) if own_rows else np.arange(len(X))
+    X, Y = X[order], Y[order]
+    if codes is not None:
+        # Numbered by first appearance in the canonical order: the names of groups must not matter either.
+        _, first, inverse = np.unique(codes[order], return_index=True, return_inverse=True)
+        codes = np.argsort(np.argsort(first))[inverse].astype(np.int64)
+    unit = "groups"
+    if codes is None and moments is None and own_rows:
+        # Else a network that knows a row by heart would be praised for its copy.
+        codes, unit = _repeated(X), "distinct inputs"
+    when = None if moments is None else moments[order]
+    splits = Splits(who, X, Y, cv=cv, groups=codes, unit=unit, time=when, seed=seed)
+    scaling_in, scaling_out = Scaling.fit(X, COLUMNS), Scaling.fit(Y, COLUMNS)
+    along = _autocorrelation(scaling_out(Y)[np.argsort(order)]) if groups is None and time is None else 0.0
+    bound, why = _bound(scaling_in(X), scaling_out(Y))
+    notes = _notes(scaling_in, scaling_out, X)
+    if along > CORRELATED:
+        notes += (
+            f"neighbouring rows of Y resemble each other (correlation {along:.2f}): if they are a series, held-out "
+            "rows are not new; pass `time` or `groups`",
+        )
+    return Task(X, Y, codes, splits, bound, why, notes, seed, max_samples)
+
+
+def _bound(X: Array, Y: Array) -> tuple[int, str]:
+    """What the rank cannot exceed: f = h∘g with g or h linear through the span of the inputs or of the outputs."""
+    rank_in, rank_out = linear_rank(X), linear_rank(Y)
+    if rank_out == 0:
+        return 0, "Y is constant: its bottleneck rank is 0"
+    if rank_in == 0:
+        return 0, "X is constant: nothing can depend on it, the rank is 0"
+    if rank_out <= rank_in:
+        what = "there is one output" if Y.shape[1] == 1 else f"the outputs span {_dimensions(rank_out)}"
+        return rank_out, f"{what}, and the rank is at most that: f = f∘identity"
+    what = "there is one input" if X.shape[1] == 1 else f"the inputs span {_dimensions(rank_in)}"
+    return rank_in, f"{what}, and the rank is at most that: f = f∘identity"
+
+
+def _repeated(X: Array) -> NDArray[np.int64] | None:
+    """One number for all rows of the same inputs, which are neighbours in canonical order; None if none repeat."""
+    codes = np.concatenate([[0], np.cumsum((X[1:] != X[:-1]).any(axis=1))]).astype(np.int64)
+    return codes if 0 < codes[-1] < len(X) - 1 else None
+
+
+def _autocorrelation(Y: Array) -> float:
+    """Correlation of each row with the next, over all columns."""
+    if len(Y) < 10:
+        return 0.0
+    return float((Y[1:] * Y[:-1]).sum() / max((Y**2).sum(), 1e-300))
+
+
+def _dimensions(count: int) -> str:
+    return "1 dimension" if count == 1 else f"{count} dimensions"
+
+
+def _notes(inputs: Scaling, outputs: Scaling, X: Array) -> tuple[str, ...]:
+    notes = []
+    for scaling, what in ((inputs, "input"), (outputs, "output")):
+        count = int(scaling.constant.sum())
+        if count:
+            notes.append(f"{count} constant {what} column{'s' * (count > 1)} set aside")
+        if scaling.axes is not None:
+            notes.append(
+                f"{len(scaling.shift)} {what} columns rotated onto {len(scaling.axes)} principal axes "
+                f"with {scaling.share:.4%} of the variance"
+            )
+    distinct = len(np.unique(X, axis=0)) if X.size <= 10**7 else len(X)
+    if distinct < len(X):
+        notes.append(f"{len(X) - distinct} rows repeat the inputs of another")
+    return tuple(notes)
+
+
+def _codes(who: str, groups: Any, rows: int) -> NDArray[np.int64] | None:
+    if groups is None:
+        return None
+    values = np.asarray(groups)
+    if values.shape != (rows,):
+        fail(who, f"`groups` must have {rows} entries, one for each row", values.shape, "Align it.", error=DataError)
+    lost = int(pd.isna(values).sum())
+    if lost:
+        fail(who, "`groups` must not be missing", f"{lost} missing of {rows}", "Fill them in.", error=DataError)
+    return np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1].astype(
+        np.int64
+    )
+
+
+def _moments(who: str, time: Any, rows: int) -> Array | None:
+    if time is None:
+        return None
+    values = as_matrix(who, "time", time, columns=1).numpy()[:, 0]
+    if len(values) != rows:
+        fail(who, f"`time` must have {rows} entries, one for each row", len(values), "Align it.", error=DataError)
+    return values

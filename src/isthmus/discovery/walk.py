@@ -1,0 +1,254 @@
+"""The walk down the ranks: the best network found through k coordinates, for k from wide to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus._checks import fail
+from isthmus._progress import Progress
+from isthmus.discovery.fits import Fit, fit, narrow, unroll, weigh
+from isthmus.discovery.stages import Stages
+from isthmus.networks import Hourglass
+from isthmus.training import Phase
+
+#: Coordinates that move the outputs by less than this share (in mean square) are not used at all.
+UNUSED = 1e-5
+#: Coordinates of the network that the walk begins with.
+WIDE = 16
+#: Neurons that a layer has even if there are fewer samples.
+FEWEST_NEURONS = 16
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How networks are built and how long they are trained.
+
+    Attributes
+    ----------
+    half : int
+        Layers of the encoder, and of the decoder.
+    width : int
+    strength : float
+        λ: the ridge is λ·(variance of the outputs)/depth, so that a coordinate costs at least the share λ of what
+        there is to explain.
+    warm, rise, first, each : int
+        Steps of Adam, of L-BFGS with a growing ridge, and at the full ridge; steps after each narrowing.
+    learning_rate : float
+        Of Adam.
+    init_scale : float
+    tolerance : float
+        Share of the best error by which another may exceed it, added to λ/2.
+    """
+
+    half: int = 4
+    width: int = 64
+    strength: float = 0.01
+    warm: int = 30
+    rise: int = 100
+    first: int = 60
+    each: int = 50
+    learning_rate: float = 1e-3
+    init_scale: float = 1.0
+    tolerance: float = 0.1
+
+    @property
+    def depth(self) -> int:
+        """L, the number of weight matrices."""
+        return 2 * self.half
+
+    def slack(self, best: float) -> float:
+        """How far an error may exceed the best one and still count as equal."""
+        return self.tolerance * best + 0.5 * self.strength
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Scaled training and held-out rows; ``variance`` is that of the outputs, summed, over the training rows.
+
+    ``clusters`` are the groups of the held-out rows, ``origins`` those of the training rows.
+    """
+
+    X: Tensor
+    Y: Tensor
+    X_held: Tensor
+    Y_held: Tensor
+    variance: float
+    clusters: NDArray[np.int64] | None
+    origins: NDArray[np.int64] | None = None
+
+    @torch.no_grad()
+    def errors(self, net: Hourglass) -> NDArray[np.float64]:
+        """Squared error of each held-out row relative to the variance; of each cluster where rows belong together."""
+        parts = [net(part) for part in self.X_held.split(4096)]
+        squares = ((torch.cat(parts) - self.Y_held).double() ** 2).sum(1).numpy() / self.variance
+        return self._by_cluster(squares)
+
+    @property
+    def baseline(self) -> NDArray[np.float64]:
+        """The same for the best constant, the mean of the training rows (which is 0 after scaling)."""
+        return self._by_cluster((self.Y_held.double() ** 2).sum(1).numpy() / self.variance)
+
+    def _by_cluster(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.clusters is None:
+            return squares
+        _, index, counts = np.unique(self.clusters, return_inverse=True, return_counts=True)
+        # Weighted so that the mean over clusters is the mean over rows.
+        return np.bincount(index, squares).astype(np.float64) * (len(counts) / len(squares))
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """The best network found through ``rank`` coordinates, and its held-out errors.
+
+    ``start`` is ``"fresh"``, ``"narrowed"`` or ``"unrolled"``; ``tries`` counts the starts compared, by regularised
+    loss on the training rows. ``shares`` are what each coordinate moves at the outputs.
+    """
+
+    rank: int
+    fit: Fit
+    errors: NDArray[np.float64]
+    start: str
+    tries: int
+    shares: NDArray[np.float64]
+
+    @property
+    def error(self) -> float:
+        """Held-out error relative to the variance of the outputs."""
+        return float(self.errors.mean())
+
+
+def walk(
+    data: Data,
+    effort: Effort,
+    highest: int,
+    *,
+    seed: int,
+    name: str,
+    stages: Stages,
+    bar: Progress,
+    bound: int | None = None,
+    down_to: int = 1,
+    to_the_end: bool = True,
+) -> list[Level]:
+    """A wide level, then those from ``highest`` down; past the first rank that does not suffice only if ``to_the_end``.
+
+    Wide networks are easy to train, narrow ones are not: the first has WIDE coordinates whatever the rank can be, and
+    each level starts from the one above it, its least important coordinate removed. The first level that does worse is
+    tried again from an unrolled surface and trained longer, because it is the one on which the answer hangs. At the
+    rank ``bound`` it does not: by theorem that one suffices, however much better the wide network predicts.
+    """
+    ridge = effort.strength * data.variance / effort.depth
+
+    def stage(label: str, make: Callable[[], Fit]) -> Fit:
+        found = stages.read(f"{name}-{label}")
+        if found is None:
+            found = make()
+            stages.write(f"{name}-{label}", found)
+        return found
+
+    def polished(net: Hourglass, steps: int, offset: int) -> Fit:
+        return fit(net, data.X, data.Y, ridge, steps=steps, seed=seed + offset, scale=data.variance)
+
+    def level(rank: int, found: Fit, start: str, tries: int) -> Level:
+        shares = weigh(found.network, data.X).shares
+        return Level(rank, found, data.errors(found.network), start, tries, shares)
+
+    wide = max(WIDE, highest + 1)
+    first = stage("wide", lambda: _fresh(data, effort, wide, ridge, seed))
+    if not np.isfinite(data.errors(first.network)).all():
+        do = "Lower `init_scale`, `learning_rate` or `depth`."
+        fail("discover", "the first network must have finite outputs", "overflow", do)
+    levels = [level(wide, first, "fresh", 1)]
+    best = levels[0].error
+    bar.advance(effort.warm + effort.rise + effort.first, error=best)
+    used = int((levels[0].shares > UNUSED).sum())
+    rank = max(min(used, highest), down_to)
+    failed = False
+    while rank >= down_to:
+        above = levels[-1].fit.network
+        steps = effort.each if not failed else max(effort.each // 2, 1)
+        found = stage(f"{rank}", lambda: polished(narrow(above, data.X, rank), steps, rank))  # noqa: B023
+        start, tries = "narrowed", 1
+        bar.advance(steps)
+        if not failed and rank != bound and data.errors(found.network).mean() - best > effort.slack(best):
+            other = stage(f"{rank}-unrolled", lambda: _unrolled(data, effort, above, rank, ridge, seed, found))  # noqa: B023
+            if other.loss < found.loss:
+                found, start = other, "unrolled"
+            longer = stage(f"{rank}-longer", lambda: polished(copy_of(found.network), effort.each, 100 + rank))  # noqa: B023
+            found, tries = (longer if longer.loss < found.loss else found), 3
+            failed = bool(data.errors(found.network).mean() - best > effort.slack(best))
+            bar.advance(3 * effort.each)
+        levels.append(level(rank, found, start, tries))
+        best = min(best, levels[-1].error)
+        bar.advance(0, rank=rank, error=levels[-1].error)
+        if failed and not to_the_end:
+            break
+        rank -= 1
+    return levels
+
+
+def refine(
+    data: Data, effort: Effort, levels: list[Level], *, seed: int, name: str, stages: Stages, bar: Progress
+) -> list[Level]:
+    """The same levels after further training at a tenth of the ridge, where smaller differences show."""
+    finer = []
+    ridge = 0.1 * effort.strength * data.variance / effort.depth
+    for level in levels:
+        label = f"{name}-{level.rank}-fine"
+        found = stages.read(label)
+        if found is None:
+            net = copy_of(level.fit.network)
+            found = fit(net, data.X, data.Y, ridge, steps=effort.each, seed=seed + level.rank, scale=data.variance)
+            stages.write(label, found)
+        bar.advance(effort.each)
+        shares = weigh(found.network, data.X).shares
+        finer.append(Level(level.rank, found, data.errors(found.network), level.start, level.tries, shares))
+    return finer
+
+
+def wide_and_fine(data: Data, effort: Effort, *, seed: int, name: str, stages: Stages, bar: Progress) -> Level:
+    """A wide network trained from the start at a tenth of the ridge: what the walk's ridge had removed may be in it."""
+    label = f"{name}-wide-fine"
+    found = stages.read(label)
+    if found is None:
+        ridge = 0.1 * effort.strength * data.variance / effort.depth
+        found = _fresh(data, effort, WIDE, ridge, seed + WIDE)
+        stages.write(label, found)
+    bar.advance(effort.warm + effort.rise + effort.first)
+    shares = weigh(found.network, data.X).shares
+    return Level(WIDE, found, data.errors(found.network), "fresh", 1, shares)
+
+
+def copy_of(net: Hourglass) -> Hourglass:
+    """The same network with its own weights."""
+    return Hourglass(net.encoder(), net.decoder())
+
+
+def _fresh(data: Data, effort: Effort, rank: int, ridge: float, seed: int) -> Fit:
+    """The widest network, from random weights."""
+    # More neurons than samples would only take time.
+    hidden = [min(effort.width, max(FEWEST_NEURONS, len(data.X)))] * (effort.half - 1)
+    net = Hourglass.fresh(
+        [data.X.shape[1], *hidden, rank],
+        [rank, *hidden, data.Y.shape[1]],
+        init_scale=effort.init_scale,
+        dtype=data.X.dtype,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    warm = [Phase("scale", 1), Phase("adam", effort.warm, effort.learning_rate, ridge_start=0.1, ridge_end=0.1)]
+    return fit(
+        net, data.X, data.Y, ridge, steps=effort.first, rise=effort.rise, before=warm, seed=seed, scale=data.variance
+    )
+
+
+def _unrolled(data: Data, effort: Effort, above: Hourglass, rank: int, ridge: float, seed: int, otherwise: Fit) -> Fit:
+    net = unroll(above, data.X, data.Y, ridge, rank, steps=effort.each, seed=seed + rank)
+    if net is None:
+        return otherwise
+    return fit(net, data.X, data.Y, ridge, steps=effort.each, seed=seed + rank, scale=data.variance)
