@@ -37,7 +37,10 @@ def shell(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", **options)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("reproduce", "--help"), ("convert", "-h"), ("--version",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--help",), ("--version",), *[(verb, "-h") for verb in ("demo", "discover", "predict", "reproduce")]],
+)
 def test_help_has_an_example_and_imports_nothing_heavy(arguments):
     code = """
         import sys
@@ -63,7 +66,8 @@ def test_help_has_an_example_and_imports_nothing_heavy(arguments):
 
 def test_every_command_has_an_example():
     for command in cli.app.registered_commands:
-        assert "isthmus " in (command.epilog or "")
+        assert command.callback is not None
+        assert f"isthmus {command.callback.__name__}" in (command.epilog or "")
 
 
 def test_reproduce_writes_a_run(tmp_path, capsys):

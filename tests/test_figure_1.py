@@ -1,12 +1,9 @@
 """F-rank-1: its quick variant finds the rank; its outcomes can fail."""
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from isthmus import Run, cli, train
+from isthmus import train
 from isthmus._progress import silent
 from isthmus.experiments.rank2023 import figure_1
 from isthmus.experiments.rank2023.figure_1 import PAPER_NORM_PER_DEPTH, RankFigure1
@@ -72,30 +69,6 @@ def test_plot_draws_four_panels(run):
     RankFigure1.quick().plot(run.arrays, figure)
     assert len(figure.axes) == 4
     assert render(figure).startswith(b"\x89PNG")
-
-
-def test_demo_shows_the_rank_and_keeps_the_run(run, tmp_path, monkeypatch, capsys):
-    # The trained quick variant stands in for the demo's minute of training.
-    monkeypatch.setattr(RankFigure1, "demo", classmethod(lambda cls: cls.quick()))
-    monkeypatch.setattr(RankFigure1, "run", lambda self, **_: run)
-    folder = tmp_path / "demo"
-    assert cli.main(["demo", "--out", str(folder)]) == 0
-    shown = capsys.readouterr().out
-    assert "\nrank 3\n" in shown
-    assert f"‖θ‖²/L = {float(run.arrays['norm_per_depth']):.2f}" in shown
-    assert Run.read(folder).key == run.key
-    assert cli.main(["demo", "--out", str(folder), "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    assert summary["rank"] == summary["true_rank"] == 3
-    assert set(summary["evidence"]) == {"weights", "representations", "jacobian"}
-
-
-def test_demo_without_a_rank_says_so(run, tmp_path, monkeypatch, capsys):
-    undetermined = replace(run, arrays={**run.arrays, "rank": np.array(-1)})
-    monkeypatch.setattr(RankFigure1, "demo", classmethod(lambda cls: cls.quick()))
-    monkeypatch.setattr(RankFigure1, "run", lambda self, **_: undetermined)
-    assert cli.main(["demo", "--out", str(tmp_path / "demo")]) == 1
-    assert "rank undetermined" in capsys.readouterr().out
 
 
 def test_an_interrupted_training_is_no_figure(monkeypatch):

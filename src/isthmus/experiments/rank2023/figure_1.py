@@ -77,11 +77,6 @@ class RankFigure1(Experiment):
         """A smaller task of the same kind."""
         return cls(d_in=16, d_out=16, rank=3, depth=8, width=30, samples=300, lam=1e-3, dropped_below=0.05)
 
-    @classmethod
-    def demo(cls) -> Self:
-        """What ``isthmus demo`` shows: rank 5, in about a minute."""
-        return cls(d_in=30, d_out=30, width=60, samples=1000, lam=1e-3, dropped_below=0.05)
-
     @property
     def ridge(self) -> float:
         """The ridge in our convention."""

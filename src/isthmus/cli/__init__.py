@@ -1,0 +1,40 @@
+"""The command line: thin, one short function per verb, a file for each or for two that belong together.
+
+Nothing heavy is imported before a command needs it, so that ``--help`` answers at once.
+
+Exit codes: 0 answer; 1 undetermined, or a claim or outcome fails; 2 usage; 3 bad data; 130 interrupted;
+70 a bug of ours.
+"""
+
+from __future__ import annotations
+
+from isthmus.cli.base import app
+from isthmus.cli.convert import convert
+from isthmus.cli.demo import demo
+from isthmus.cli.discover import discover
+from isthmus.cli.predict import predict, transform
+from isthmus.cli.reproduce import reproduce
+from isthmus.cli.shell import main
+
+__all__ = ["app", "main"]
+
+# In the order of the help, each with its example.
+for _verb, _example in (
+    (demo, "Example:  isthmus demo --out runs/demo"),
+    (
+        discover,
+        "Examples:  isthmus discover trajectories.csv --target 'y*'\n\n"
+        "isthmus discover cells.parquet --target growth --target 'protein_*' --group patient --missing median\n\n"
+        "isthmus discover arrays.npz --json",
+    ),
+    (transform, "Example:  isthmus transform runs/discover-cells new.csv --out coordinates.csv"),
+    (predict, "Example:  isthmus predict runs/discover-cells new.csv --out predicted.csv"),
+    (
+        reproduce,
+        "Examples:  isthmus reproduce --list\n\n"
+        "isthmus reproduce E-linear --list\n\n"
+        "isthmus reproduce E-linear --set depths=2,4,8,16,32 --out runs/mine",
+    ),
+    (convert, "Example:  isthmus convert weights.pt network.safetensors --slope 0.1"),
+):
+    app.command(epilog=_example)(_verb)

@@ -1,0 +1,97 @@
+"""`isthmus demo`: a discovery of which the truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.cli.base import AsJson
+from isthmus.cli.discover import finish_discovery, run_discovery
+from isthmus.cli.screen import console, text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: The task: a random teacher whose latents are not given to anybody.
+TASK: dict[str, Any] = {
+    "d_in": 30,
+    "rank": 5,
+    "d_out": 30,
+    "relu_latents": True,
+    "samples": 1500,
+    "noise": 0.03,
+    "seed": 0,
+}
+#: How it is discovered, beyond the default.
+OPTIONS: dict[str, Any] = {"seed": 0}
+#: Share of the variance that must be explained both ways for two sets of coordinates to be the same.
+SAME = 0.95
+
+
+def demo(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the answer.")] = Path("runs/demo"),
+    as_json: AsJson = False,
+) -> None:
+    """Watch hidden variables being found: 30 outputs that depend on 30 inputs through five of them, a minute.
+
+    Nobody tells the network the five. Writes the same folder as `isthmus discover`.
+    """
+    import pandas as pd
+
+    from isthmus.cli.discovery_folder import check_destination
+    from isthmus.problems import teacher
+
+    folder = check_destination(out)
+    task = teacher(**TASK)
+    if not as_json:
+        what = f"{len(task.X)} samples of {TASK['d_in']} inputs and {TASK['d_out']} outputs, {TASK['noise']:.0%} noise"
+        how = "The outputs are a random network's, computed through a few hidden variables. How many?"
+        console().print(text(f"Task: {what}. {how}\nThe discovery is told neither their number nor their values.\n"))
+    found = run_discovery(context, task.X, task.Y, OPTIONS, folder, out, restart=False)
+    both = [_explained(A, B) for A, B in ((task.latents, found.coordinates), (found.coordinates, task.latents))]
+    truth = {"rank": task.rank, "found_from_true": both[0], "true_from_found": both[1]}
+    origin = {"file": None, "problem": "teacher", "parameters": TASK, "rows_read": len(task.X)}
+    found = dataclasses.replace(found, notes=(f"a random teacher of rank {task.rank}, made by isthmus", *found.notes))
+    rows = pd.DataFrame({"row": range(len(task.X))})
+    ending = None
+    try:
+        finish_discovery(context, found, folder, out, origin, rows, as_json=as_json, more={"truth": truth})
+    except typer.Exit as undetermined:
+        ending = undetermined
+    if not as_json:
+        _print_truth(found.rank, task.rank, both)
+    if ending is not None:
+        raise ending
+
+
+def _explained(A: np.ndarray, B: np.ndarray) -> float:
+    """R² of B as a smooth function of A on held-out rows, the worst column of B; 0 where there is no column."""
+    import numpy as np
+    from sklearn.kernel_ridge import KernelRidge
+
+    if 0 in (A.shape[1], B.shape[1]):
+        return 0.0
+    # Rows are independent: the last quarter is as good as any other.
+    train = np.arange(len(A)) < 3 * len(A) // 4
+    A, B = ((C - C[train].mean(axis=0)) / np.maximum(C[train].std(axis=0), 1e-12) for C in (A, B))
+    # Its stub has the type of the default for that of the argument.
+    smooth = KernelRidge(alpha=0.01, kernel="rbf", gamma=0.15 / A.shape[1])  # pyright: ignore[reportArgumentType]
+    guess = smooth.fit(A[train], B[train]).predict(A[~train])
+    left = ((guess - B[~train]) ** 2).sum(axis=0) / ((B[~train] - B[~train].mean(axis=0)) ** 2).sum(axis=0)
+    return float(1.0 - left.max())
+
+
+def _print_truth(rank: int, true_rank: int, both: list[float]) -> None:
+    out = console()
+    right = rank == true_rank
+    out.print()
+    told = f"The truth: {true_rank} hidden variables. " + ("Right." if right else f"Found {rank}.")
+    out.print(text(told, "bold green" if right else "bold yellow"))
+    same = right and min(both) >= SAME
+    told = "The coordinates found are the true ones in other words" if same else "The coordinates are not the true ones"
+    numbers = f"found from true R² = {both[0]:.3f}, true from found R² = {both[1]:.3f}"
+    out.print(text(f"{told}: {numbers} (smooth regression, held out, the worst of them)."))

@@ -1,0 +1,223 @@
+"""`isthmus discover`: from a file of data to the rank, the coordinates and a folder with all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import sys
+import time as clock
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.cli.base import UNDETERMINED, AsJson
+from isthmus.cli.screen import console, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from isthmus.discovery import Discovery
+    from isthmus.tables import Columns
+
+
+class Missing(StrEnum):
+    """What to do about gaps."""
+
+    error = "error"
+    drop = "drop"
+    median = "median"
+
+
+class TextColumns(StrEnum):
+    """What to do about columns of text."""
+
+    error = "error"
+    indicators = "indicators"
+    drop = "drop"
+
+
+def discover(
+    context: typer.Context,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV, TSV, Parquet, NPY or NPZ file; rows are samples.")],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COL", help="Output column, or a glob such as 'y*'; may be repeated. NPZ: array Y."),
+    ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Input columns; may be repeated. By default all without another role."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="COL", help="Rows of one group are never on both sides of a division.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COL", help="Orders the rows in time: the last are held out.")
+    ] = None,
+    missing: Annotated[Missing, typer.Option(help="Gaps: refuse, drop the rows, or put medians.")] = Missing.error,
+    text_columns: Annotated[
+        TextColumns, typer.Option("--text", help="Columns of text: refuse, a 0/1 column per value, or leave out.")
+    ] = TextColumns.error,
+    max_rank: Annotated[
+        int | None, typer.Option(metavar="N", help="The largest rank to look for; by default at most 15.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(metavar="N", help="Do not look for the rank: take this one.")] = None,
+    depth: Annotated[int, typer.Option(help="Layers of the network, an even number.")] = 8,
+    width: Annotated[int, typer.Option(help="Neurons in each layer.")] = 64,
+    ridge: Annotated[
+        float | None, typer.Option(metavar="λ", help="The share of variance a coordinate must explain, about 0.01.")
+    ] = None,
+    replicas: Annotated[int, typer.Option(help="Further walks that must agree.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of weights and divisions.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the answer: absent, empty or a discovery, which is replaced. "
+            "By default runs/discover-NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Forget what an interrupted run has left.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """How many variables do the targets depend on, and which? The rank, the coordinates and the maps.
+
+    Killed or interrupted, the same command goes on where it was.
+    The folder holds discovery.json, model.safetensors, coordinates.csv, profile.csv, meaning.csv and figure.png.
+    """
+    from isthmus.cli.discovery_folder import check_destination
+    from isthmus.tables import read_table
+
+    shown = out or Path("runs") / f"discover-{_stem(data)}"
+    folder = check_destination(shown)
+    frame = read_table(data)
+    target, features = _roles(frame, data, target, features)
+    roles = {"targets": target, "features": features, "group": group, "time": time}
+    chosen = _choose(frame, roles, missing, text_columns)
+    options = {
+        "groups": chosen.groups,
+        "time": chosen.time,
+        "rank": "auto" if rank is None else rank,
+        "max_rank": max_rank,
+        "depth": depth,
+        "width": width,
+        "ridge": "auto" if ridge is None else ridge,
+        "replicas": replicas,
+        "seed": seed,
+        # The gaps are filled already; this keeps the medians for new rows.
+        "missing": "median" if missing is Missing.median else "error",
+        "feature_names": chosen.feature_names,
+        "target_names": chosen.target_names,
+    }
+    origin = {"file": data.name, **roles, "missing": missing.value, "text": text_columns.value, "rows_read": len(frame)}
+    found = run_discovery(context, chosen.X, chosen.Y, options, folder, shown, restart=restart)
+    found = dataclasses.replace(found, notes=(*chosen.notes, *found.notes))
+    finish_discovery(context, found, folder, shown, origin, _beside(frame, chosen, group, time), as_json=as_json)
+
+
+def run_discovery(
+    context: typer.Context, X: Any, Y: Any, options: dict[str, Any], folder: Path, shown: Path, *, restart: bool
+) -> Discovery:
+    """Discover, with progress on stderr and finished trainings kept in ``folder`` until the answer is written."""
+    from isthmus._progress import progress
+    from isthmus.cli.discovery_folder import PROGRESS, forget_trainings, kept_trainings
+    from isthmus.discovery import discover
+
+    note = console(sys.stderr)
+    if restart:
+        forget_trainings(folder)
+    elif count := kept_trainings(folder):
+        what = f"{count} training{'s' * (count != 1)} of an interrupted run in {shown / PROGRESS}"
+        note.print(text(f"found {what}: those of the same data and settings are used, --restart forgets them"))
+    settings = context.ensure_object(dict)
+    settings["if_interrupted"] = f"; the same command goes on from what is kept in {shown / PROGRESS}"
+    settings["started"] = clock.time()
+    with contextlib.redirect_stdout(sys.stderr):
+        found = discover(X, Y, **options, checkpoint=folder / PROGRESS, show_progress=progress)
+    if reused := found.settings.get("stages_reused"):
+        note.print(text(f"resumed: {reused} training{'s' * (reused != 1)} came from the interrupted run"))
+    return found
+
+
+def finish_discovery(
+    context: typer.Context,
+    found: Discovery,
+    folder: Path,
+    shown: Path,
+    origin: dict[str, Any],
+    rows: pd.DataFrame,
+    *,
+    as_json: bool,
+    more: dict[str, Any] | None = None,
+) -> None:
+    """Write the folder, say what was found, and end with the exit code of the verdict."""
+    from isthmus._provenance import provenance
+    from isthmus._strict_json import dumps
+    from isthmus.cli.answer import print_answer
+    from isthmus.cli.discovery_folder import FILES, FORMAT, write_discovery
+
+    settings = context.ensure_object(dict)
+    document = {
+        "format": FORMAT,
+        "format_version": 1,
+        **found.to_dict(),
+        **(more or {}),
+        "data": origin,
+        "files": list(FILES),
+        "provenance": provenance(
+            seed=found.settings.get("seed"),
+            dtype="float32",
+            started=settings["started"],
+            seconds=found.settings.get("seconds"),
+        ),
+    }
+    with contextlib.redirect_stdout(sys.stderr):
+        write_discovery(folder, found, document, rows)
+    settings["if_interrupted"] = ""
+    if as_json:
+        print(dumps("discover", document, indent=2))
+    else:
+        print_answer(found, shown)
+    if found.verdict == "undetermined":
+        raise typer.Exit(UNDETERMINED)
+
+
+def _stem(data: Path) -> str:
+    name = re.sub(r"\.gz$", "", data.name, flags=re.IGNORECASE)
+    return Path(name).stem or "data"
+
+
+def _roles(
+    frame: pd.DataFrame, data: Path, target: list[str] | None, features: list[str] | None
+) -> tuple[list[str], list[str] | None]:
+    """The targets, and the features if they follow from the arrays of an .npz file."""
+    if target:
+        return target, features or None
+    names = [str(name) for name in frame.columns]
+    if data.suffix.lower() == ".npz":
+        for x, y in ("XY", "xy"):
+            inputs, outputs = ([n for n in names if re.fullmatch(rf"{letter}\d*", n)] for letter in (x, y))
+            if inputs and outputs:
+                return outputs, features or inputs
+    listed = ", ".join(repr(name) for name in names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    raise typer.BadParameter(f"name the outputs with --target COL (a name or a glob, repeatable). Columns: {listed}")
+
+
+def _choose(frame: pd.DataFrame, roles: dict[str, Any], missing: Missing, text_columns: TextColumns) -> Columns:
+    from isthmus.tables import choose_columns
+
+    return choose_columns(frame, **roles, missing=missing.value, text=text_columns.value)
+
+
+def _beside(frame: pd.DataFrame, chosen: Columns, group: str | None, time: str | None) -> pd.DataFrame:
+    """Number of each row used, and its group and time as they stand in the file."""
+    import pandas as pd
+
+    beside = {"row": chosen.rows}
+    for role, name in (("group", group), ("time", time)):
+        if name is not None:
+            beside[role] = frame[name.strip()].to_numpy()[chosen.rows]
+    return pd.DataFrame(beside)

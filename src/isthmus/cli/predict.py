@@ -1,0 +1,98 @@
+"""`isthmus transform` and `isthmus predict`: the maps of a discovery on new rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.cli.base import AsJson
+from isthmus.cli.screen import console, text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from isthmus.discovery import Discovery
+
+_Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="The folder of a discovery, or a file of isthmus.save: its maps.")
+]
+_Data = Annotated[
+    Path, typer.Argument(metavar="DATA", help="New rows, with the input columns of the model by name; any order.")
+]
+_Out = Annotated[
+    Path | None, typer.Option(metavar="FILE.csv", help="Write there instead of on stdout.", show_default=False)
+]
+
+
+def transform(model: _Model, data: _Data, out: _Out = None, as_json: AsJson = False) -> None:
+    """Coordinates of new rows, as CSV: coordinate0, coordinate1, …, one line per row."""
+    found = _load(model)
+    X, notes = _inputs(found, data)
+    names = [f"coordinate{j}" for j in range(found.rank)]
+    _give(names, found.transform(X), notes, out, (model, data), as_json=as_json)
+
+
+def predict(model: _Model, data: _Data, out: _Out = None, as_json: AsJson = False) -> None:
+    """Outputs predicted for new rows, as CSV: one column per target, one line per row."""
+    found = _load(model)
+    X, notes = _inputs(found, data)
+    _give(list(found.target_names), found.predict(X), notes, out, (model, data), as_json=as_json)
+
+
+def _load(model: Path) -> Discovery:
+    from isthmus._atomic import shown
+    from isthmus._checks import fail
+    from isthmus._errors import DataError
+    from isthmus.cli.discovery_folder import MODEL
+    from isthmus.discovery import Discovery
+    from isthmus.files import load
+
+    path = model / MODEL if model.is_dir() else model
+    found: Any = load(path)
+    found = getattr(found, "discovery_", found)
+    if not isinstance(found, Discovery):
+        must = f"{shown(path)} must hold a Discovery or a fitted BottleneckRegressor"
+        do = "`isthmus discover` writes one, and isthmus.save."
+        fail("load", must, f"a {type(found).__name__}", do, error=DataError)
+    return found
+
+
+def _inputs(found: Discovery, data: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+    from isthmus.tables import match_columns, read_table
+
+    fill = None if found.fill is None else dict(zip(found.feature_names, found.fill.tolist()))
+    return match_columns(read_table(data), found.feature_names, fill=fill)
+
+
+def _give(
+    names: list[str],
+    values: np.ndarray,
+    notes: tuple[str, ...],
+    out: Path | None,
+    sources: tuple[Path, Path],
+    *,
+    as_json: bool,
+) -> None:
+    import pandas as pd
+
+    from isthmus._strict_json import dumps
+    from isthmus.cli.discovery_folder import csv_bytes
+    from isthmus.files import write_atomic
+
+    for note in notes:
+        console(sys.stderr).print(text(f"note: {note}"), style="dim")
+    content = csv_bytes(pd.DataFrame(values, columns=pd.Index(names, dtype=object)))
+    if out is not None:
+        if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
+            raise typer.BadParameter("--out must be another file than MODEL and DATA")
+        write_atomic(out, content)
+    if as_json:
+        document = {"columns": names, "rows": len(values), "notes": list(notes)}
+        print(dumps("print", document | ({"values": values} if out is None else {"file": str(out)}), indent=2))
+    elif out is None:
+        sys.stdout.write(content.decode())
+    else:
+        console().print(text(f"wrote {out}: {len(values)} rows of {', '.join(names[:5])}{', …' * (len(names) > 5)}"))

@@ -1,0 +1,128 @@
+"""`isthmus reproduce`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from isthmus.cli.base import UNDETERMINED, AsJson
+from isthmus.cli.screen import COLOURS, console, plain, print_json, table, text
+
+
+def reproduce(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="Which experiment, or `all`; --list shows them.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The variant that takes seconds.")] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change a parameter; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the Run: absent, empty or a Run, which is replaced. "
+            "By default runs/ID, with -quick or the key of changed parameters added. With `all`, their parent.",
+            show_default=False,
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments; with ID, its parameters.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the experiment behind a figure, judge it, and keep it as a folder.
+
+    The folder holds config.json, arrays.safetensors, verdicts.json, provenance.json and the figure.
+    """
+    from isthmus.experiments import find_experiment, find_experiments, parse_overrides
+
+    if list_:
+        kinds = find_experiments().values() if experiment is None else [find_experiment(experiment)]
+        described = [kind.describe() for kind in kinds]
+        if as_json:
+            print_json(described)
+        else:
+            _print_experiments(described, details=experiment is not None)
+        return
+    if experiment is None:
+        raise typer.BadParameter("give the ID of an experiment or `all`; `isthmus reproduce --list` shows them")
+    everything = experiment == "all"
+    if everything and set_:
+        raise typer.BadParameter("--set changes one experiment; give its ID instead of `all`")
+    reports, worst = [], 0
+    for kind in find_experiments().values() if everything else [find_experiment(experiment)]:
+        base = kind.quick() if quick else kind()
+        chosen = base.replace(**parse_overrides(kind, set_ or []))
+        # A Run of other parameters gets another folder: it must not replace the one of the paper's.
+        suffix = ("-quick" if quick else "") + (f"-{chosen.key}" if chosen != base else "")
+        folder = (out or Path("runs")) / f"{kind.id}{suffix}" if everything or out is None else out
+        report, code = _reproduce_one(chosen, folder, as_json=as_json)
+        reports.append(report)
+        worst = max(worst, code)
+    if as_json:
+        print_json(reports if everything else reports[0])
+    if worst:
+        raise typer.Exit(worst)
+
+
+def _reproduce_one(chosen: Any, folder: Path, *, as_json: bool) -> tuple[dict[str, Any], int]:
+    """Run, keep and show one experiment; what to say of it in JSON, and the exit code."""
+    from isthmus._progress import progress
+    from isthmus.runs import check_destination
+
+    # Before the computation, which may be long.
+    check_destination(folder)
+    with contextlib.redirect_stdout(sys.stderr):
+        run = chosen.run(progress=progress)
+        run.write(folder)
+    if not as_json:
+        _print_outcomes(run, chosen.title, folder)
+    report = {
+        "experiment": run.experiment,
+        "key": run.key,
+        "status": run.status,
+        "folder": str(folder),
+        "seconds": run.provenance["seconds"],
+        "parameters": dict(run.parameters),
+        "outcomes": [vars(outcome) for outcome in run.outcomes],
+    }
+    return report, UNDETERMINED if run.status in ("fails", "undetermined") else 0
+
+
+def _print_experiments(described: Iterable[Mapping[str, Any]], *, details: bool) -> None:
+    out = console()
+    rows = table("id", "title", "paper", "quick", "full")
+    for one in described:
+        times = [f"{one[key]:g} s" for key in ("quick_seconds", "full_seconds")]
+        if not details:
+            rows.add_row(*map(text, (one["id"], one["title"], one["paper"], *times)))
+            continue
+        out.print(text(f"{one['id']}: {one['title']}"), style="bold")
+        out.print(text(f"{one['paper']}, {one['where']}. Regularisation: {one['convention']}."))
+        out.print(text(f"About {times[1]}; {times[0]} with --quick."))
+        rows = table("parameter", "type", "default", "what")
+        for item in one["parameters"]:
+            default, brief = plain(item["default"]), plain(item["quick"])
+            what = f"{item['help']} ({item['source']}" + (f"; quick: {brief})" if brief != default else ")")
+            rows.add_row(*map(text, (item["name"], item["type"], default, what)))
+    out.print(rows)
+
+
+def _print_outcomes(run: Any, title: str, folder: Path) -> None:
+    out = console()
+    out.print(text(f"{run.experiment}: {title}"), style="bold")
+    rows = table("outcome", "value", "expected", "statement")
+    for outcome in run.outcomes:
+        statement = outcome.name + (f"; {outcome.reason}" if outcome.reason else "")
+        row = (plain(outcome.value), plain(outcome.expected), statement)
+        rows.add_row(Text(outcome.status, COLOURS[outcome.status]), *map(text, row))
+    out.print(rows)
+    ending = Text(run.status, COLOURS[run.status])
+    out.print(ending + text(f" in {run.provenance['seconds']:.1f} s, kept in {folder}"))
