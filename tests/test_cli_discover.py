@@ -130,7 +130,7 @@ def test_the_answer_and_the_folder(whole):
     assert document["data"]["file"] == "data.csv"
     assert document["data"]["targets"] == ["y*"]
     assert document["inputs"] == list(NAMES)
-    assert document["provenance"]["command"]
+    assert "command" in document["provenance"]
     found = isthmus.load(folder / "model.safetensors")
     names, table = numbers((folder / "coordinates.csv").read_text())
     assert names == ["row", "coordinate0", "coordinate1"]

@@ -31,9 +31,9 @@ def test_the_python_runs_and_prints_what_is_said(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("converged ")
-    assert lines[1] == "determined 3"
-    assert (tmp_path / "net.safetensors").exists()
+    assert lines[0] == "determined 2"
+    assert any(line.startswith("(1000, 2) 0.9") for line in lines)
+    assert (tmp_path / "ball.safetensors").exists()
 
 
 def test_both_commands_are_shown_and_exist():
@@ -52,6 +52,15 @@ def test_subcommands_and_files_exist():
         assert link.startswith("http") or (ROOT / link).exists(), link
     for script in re.findall(r"`python (\S+\.py)`", README):
         assert (ROOT / script).exists(), script
+
+
+def test_the_counts_of_right_ranks_are_the_committed_ones():
+    s = read_json(ROOT / "benchmarks/results/rank_table.json")["summary"]
+    (said,) = re.findall(r"\*\*(\d+) of (\d+) right, (\d+) undetermined, (\d+) confidently wrong\*\*", README)
+    assert tuple(map(int, said)) == (s["right"], s["problems"], s["undetermined"], s["wrong"])
+    (said,) = re.findall(r"guesses (\d+) of (\d+); TwoNN (\d+), MLE (\d+), PCA (\d+)", README.replace("\n", " "))
+    near = s["peers_right"]
+    assert tuple(map(int, said)) == (s["guess_right"], s["with_a_rank"], near["two_nn"], near["mle"], near["pca"])
 
 
 def test_the_stability_table_is_the_committed_one():

@@ -61,7 +61,13 @@ def restore_docstring(app, what, name, obj, options, lines):
         lines[:] = KEPT.pop(name)
 
 
+def skip_generated(app, what, name, obj, skip, options):
+    """scikit-learn makes ``set_fit_request`` and its like, whose text refers to a glossary that is not here."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
 def setup(app):
+    app.connect("autodoc-skip-member", skip_generated)
     app.connect("source-read", list_modules)
     app.connect("autodoc-process-docstring", clean_docstring, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", restore_docstring, priority=900)  # after it

@@ -46,7 +46,7 @@ def test_every_rank_can_be_the_answer(k):
 
 def doubts(found):
     """What comes before the rule among the reasons."""
-    rule = next(i for i, text in enumerate(found.reasons) if "is the smallest k" in text)
+    rule = next(i for i, text in enumerate(found.reasons) if "the smallest k whose" in text)
     return found.reasons[:rule]
 
 

@@ -208,7 +208,14 @@ def _clues(found: Found, data: Data) -> tuple[tuple[Evidence, ...], tuple[str, .
         what = f"{count} linear direction{'s' * (count != 1)} of the inputs"
         return (), (f"a linear substitute for the rank: the gradient of f varies in {what} (AGOP)",)
     clues = tuple(gather(found.levels[0].fit.network, network, data, found.levels[0].shares))
-    local = next(item for item in clues if item.name == "TwoNN on the coordinates")
+    by_name = {item.name: item for item in clues}
+    local, jacobian = by_name["TwoNN on the coordinates"], by_name["Jacobian"].rank
+    if jacobian is not None and 0 < jacobian < found.judgement.rank:
+        remark = (
+            f"near one x the outputs move in {jacobian} direction{'s' * (jacobian > 1)} only (Jacobian), fewer than "
+            f"the {found.judgement.rank} coordinates needed for all x together, as on a circle"
+        )
+        return clues, (remark,)
     if local.rank is not None and 0 < local.value < found.judgement.rank - 0.6:
         remark = (
             f"the {found.judgement.rank} coordinates lie on a surface of about {local.value:.1f} dimensions: fewer of "

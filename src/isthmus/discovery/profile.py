@@ -37,8 +37,10 @@ class RankProfile:
         How each training ended (``"at rest"``, ``"falling"``, ``"diverged"``) and what it started from.
     baseline : float
         Held-out error of the best constant.
-    depth, width : int
-        Of the networks.
+    depth : int
+        L, the number of weight matrices.
+    width : int
+        Neurons of a layer.
     strength, tolerance : float
         λ, and the share of the best error that another may exceed it by, beside λ/2.
     """

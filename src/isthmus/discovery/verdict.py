@@ -94,7 +94,8 @@ def judge(
         few += "and no more were allowed: raise `max_rank`" if most == highest else "yet a wider network used no more"
         return Judgement(most, "undetermined", (few,))
     doubts: list[str] = []
-    reasons = [f"{k} is {profile.rule}; with {k} it is {by_rank[k].error:.3g} of the outputs' variance"]
+    rule = profile.rule if profile.chosen == k else f"on the average of {1 + len(replicas)} walks {profile.rule}"
+    reasons = [f"{k} is {rule}; with {k} it is {by_rank[k].error:.3g} of the outputs' variance"]
     doubts += _learned_nothing(profile, by_rank, baseline)
     below = _one_less(profile, by_rank, fine, k)
     (reasons if below[0] else doubts).append(below[1])

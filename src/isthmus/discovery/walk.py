@@ -21,6 +21,8 @@ from isthmus.training import Phase
 UNUSED = 1e-5
 #: Coordinates of the network that the walk begins with.
 WIDE = 16
+#: Training cost, relative to the variance, above which a network has learned nothing.
+COLLAPSED = 0.95
 #: Neurons that a layer has even if there are fewer samples.
 FEWEST_NEURONS = 16
 
@@ -231,13 +233,21 @@ def copy_of(net: Hourglass) -> Hourglass:
 
 
 def _fresh(data: Data, effort: Effort, rank: int, ridge: float, seed: int) -> Fit:
-    """The widest network, from random weights."""
+    """The widest network, from random weights; from larger ones if these were so small that nothing was learned."""
+    found = _from_random(data, effort, rank, ridge, seed, effort.init_scale)
+    if found.cost > COLLAPSED and effort.init_scale < 1.0:
+        # Through many layers small weights are as good as none: the ridge then removes them before they have learned.
+        found = _from_random(data, effort, rank, ridge, seed, 1.0)
+    return found
+
+
+def _from_random(data: Data, effort: Effort, rank: int, ridge: float, seed: int, scale: float) -> Fit:
     # More neurons than samples would only take time.
     hidden = [min(effort.width, max(FEWEST_NEURONS, len(data.X)))] * (effort.half - 1)
     net = Hourglass.fresh(
         [data.X.shape[1], *hidden, rank],
         [rank, *hidden, data.Y.shape[1]],
-        init_scale=effort.init_scale,
+        init_scale=scale,
         dtype=data.X.dtype,
         generator=torch.Generator().manual_seed(seed),
     )
