@@ -152,8 +152,9 @@ def table(rows: list[dict], document: dict[str, Any]) -> str:
     lines = [
         "# Is the rank right?",
         "",
-        f"Written by `python benchmarks/rank_table.py --set {document['set']} --out benchmarks/results/rank_table.json`:",
-        f"default arguments, {document['threads']} thread(s). {document['remark']} Peers on Y: scikit-dimension {document['scikit-dimension']} (TwoNN, MLE),",
+        "Written by `python benchmarks/rank_table.py --out benchmarks/results/rank_table.json` with the options",
+        f"`--set {document['set']}`: default arguments, {document['threads']} thread(s). {document['remark']}",
+        f"Peers on Y: scikit-dimension {document['scikit-dimension']} (TwoNN, MLE),",
         "the principal components with 99 % of the variance. A rank in brackets is only the guess of an undetermined",
         "verdict. For pure noise and for problems whose notes say so, *undetermined* is a right answer.",
         "",
