@@ -75,7 +75,7 @@ def peers(Y: np.ndarray) -> dict[str, Any]:
     out: dict[str, Any] = {}
     Y = (Y - Y.mean(axis=0)) / np.where(Y.std(axis=0) > 0, Y.std(axis=0), 1.0)
     try:
-        from skdim.id import MLE, TwoNN
+        from skdim.id import MLE, TwoNN  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError:
         out["two_nn"] = out["mle"] = None
     else:
