@@ -147,7 +147,9 @@ def campaign(things, count, folder):
         except IsthmusError as problem:
             outcomes["refused" if len(str(problem)) <= 2000 else "untidy"] += 1
         else:
-            assert content(thing) == expected, (index, MUTATORS[index % len(MUTATORS)].__name__)
+            kind = MUTATORS[index % len(MUTATORS)].__name__
+            # Two tensors of one shape exchanged, and the checksum made to agree: another file, not a damaged one.
+            assert kind == "swap" or content(thing) == expected, (index, kind)
             outcomes["same"] += 1
     return outcomes
 

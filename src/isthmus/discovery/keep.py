@@ -35,6 +35,7 @@ _CONTENT = {
     "notes": list,
     "settings": dict,
     "shape": dict,
+    "samples": int,
 }
 
 
@@ -88,7 +89,8 @@ def _build(config: Any, tensors: dict[str, Tensor]) -> Discovery:
     rank = check_integer(who, "rank", config["rank"], low=0, high=max(d_in, 1))
     check_choice(who, "verdict", config["verdict"], VERDICTS)
     arrays = {name: T.numpy() for name, T in tensors.items() if T.dtype == torch.float64}
-    coordinates = _shaped(who, arrays, "coordinates", (None, rank))
+    # Of rank 0 there is no number in them, and so no checksum that would tell how many rows there were.
+    coordinates = _shaped(who, arrays, "coordinates", (config["samples"], rank))
     if rank == 0:
         encoder, decoder = (
             ConstantMap(torch.zeros(0, dtype=torch.float64)),
