@@ -58,19 +58,12 @@ def finish_fit(
     rng = np.random.default_rng([seed, 2])
     notes: tuple[str, ...] = ()
 
-    def stage(name: str, make: Any) -> Fit:
-        found = stages.read(name)
-        if found is None:
-            found = make()
-            stages.write(name, found)
-        return found
-
     if len(X) <= 2 * max_samples:
-        found = stage(
+        found = stages.get(
             "final", lambda: fit(copy_of(chosen.fit.network), A, B, ridge, steps=effort.each, scale=variance, seed=seed)
         )
     else:
-        found = stage(
+        found = stages.get(
             "final",
             lambda: minibatch_fit(
                 copy_of(chosen.fit.network), A, B, ridge, effort.learning_rate, scale=variance, seed=seed
@@ -90,7 +83,7 @@ def finish_fit(
         def make(rows: torch.Tensor = rows) -> Fit:
             return fit(copy_of(found.network), A[rows], B[rows], ridge, steps=steps, scale=variance, seed=seed)
 
-        refits.append(stage(f"refit-{index}", make).network.encoder().double())
+        refits.append(stages.get(f"refit-{index}", make).network.encoder().double())
         bar.advance(steps)
     coordinates = weigh(found.network, A)
     signs = _signs(found, coordinates, A, B)

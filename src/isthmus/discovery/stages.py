@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ class Stages:
 
     def _path(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / f"{name}.safetensors"
+
+    def get(self, name: str, make: Callable[[], Fit]) -> Fit:
+        """The fit of that name: read if it was kept, otherwise made and kept."""
+        found = self.read(name)
+        if found is None:
+            found = make()
+            self.write(name, found)
+        return found
 
     def read(self, name: str) -> Fit | None:
         """The fit, or None if it is not there, damaged, or of another discovery."""

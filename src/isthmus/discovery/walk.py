@@ -148,25 +148,17 @@ def walk(
     ridge = effort.strength * data.variance / effort.depth
 
     def stage(label: str, make: Callable[[], Fit]) -> Fit:
-        found = stages.read(f"{name}-{label}")
-        if found is None:
-            found = make()
-            stages.write(f"{name}-{label}", found)
-        return found
+        return stages.get(f"{name}-{label}", make)
 
     def polished(net: Hourglass, steps: int, offset: int) -> Fit:
         return fit(net, data.X, data.Y, ridge, steps=steps, seed=seed + offset, scale=data.variance)
-
-    def level(rank: int, found: Fit, start: str, tries: int) -> Level:
-        shares = weigh(found.network, data.X).shares
-        return Level(rank, found, data.errors(found.network), start, tries, shares)
 
     wide = max(WIDE, highest + 1)
     first = stage("wide", lambda: _fresh(data, effort, wide, ridge, seed))
     if not np.isfinite(data.errors(first.network)).all():
         do = "Lower `init_scale`, `learning_rate` or `depth`."
         fail("discover", "the first network must have finite outputs", "overflow", do)
-    levels = [level(wide, first, "fresh", 1)]
+    levels = [_level(data, wide, first, "fresh", 1)]
     best = levels[0].error
     bar.advance(effort.warm + effort.rise + effort.first, error=best)
     used = int((levels[0].shares > UNUSED).sum())
@@ -186,7 +178,7 @@ def walk(
             found, tries = (longer if longer.loss < found.loss else found), 3
             failed = bool(data.errors(found.network).mean() - best > effort.slack(best))
             bar.advance(3 * effort.each)
-        levels.append(level(rank, found, start, tries))
+        levels.append(_level(data, rank, found, start, tries))
         best = min(best, levels[-1].error)
         bar.advance(0, rank=rank, error=levels[-1].error)
         if failed and not to_the_end:
@@ -202,29 +194,28 @@ def refine(
     finer = []
     ridge = 0.1 * effort.strength * data.variance / effort.depth
     for level in levels:
-        label = f"{name}-{level.rank}-fine"
-        found = stages.read(label)
-        if found is None:
+
+        def further(level: Level = level) -> Fit:
             net = copy_of(level.fit.network)
-            found = fit(net, data.X, data.Y, ridge, steps=effort.each, seed=seed + level.rank, scale=data.variance)
-            stages.write(label, found)
+            return fit(net, data.X, data.Y, ridge, steps=effort.each, seed=seed + level.rank, scale=data.variance)
+
+        found = stages.get(f"{name}-{level.rank}-fine", further)
         bar.advance(effort.each)
-        shares = weigh(found.network, data.X).shares
-        finer.append(Level(level.rank, found, data.errors(found.network), level.start, level.tries, shares))
+        finer.append(_level(data, level.rank, found, level.start, level.tries))
     return finer
 
 
 def wide_and_fine(data: Data, effort: Effort, *, seed: int, name: str, stages: Stages, bar: Progress) -> Level:
     """A wide network trained from the start at a tenth of the ridge: what the walk's ridge had removed may be in it."""
-    label = f"{name}-wide-fine"
-    found = stages.read(label)
-    if found is None:
-        ridge = 0.1 * effort.strength * data.variance / effort.depth
-        found = _fresh(data, effort, WIDE, ridge, seed + WIDE)
-        stages.write(label, found)
+    ridge = 0.1 * effort.strength * data.variance / effort.depth
+    found = stages.get(f"{name}-wide-fine", lambda: _fresh(data, effort, WIDE, ridge, seed + WIDE))
     bar.advance(effort.warm + effort.rise + effort.first)
+    return _level(data, WIDE, found, "fresh", 1)
+
+
+def _level(data: Data, rank: int, found: Fit, start: str, tries: int) -> Level:
     shares = weigh(found.network, data.X).shares
-    return Level(WIDE, found, data.errors(found.network), "fresh", 1, shares)
+    return Level(rank, found, data.errors(found.network), start, tries, shares)
 
 
 def copy_of(net: Hourglass) -> Hourglass:
