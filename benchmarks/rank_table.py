@@ -194,12 +194,14 @@ def main() -> None:
     todo = problems(options.which)
     if options.quick:
         todo = [item for item in todo if item[0] in ("teacher-1", "ball-vertical", "pure-noise")][:3]
+    order = [(name, seed) for name, seed, *_ in problems("all")]
     for name, seed, noise, make in todo:
         known = make().noise if math.isnan(noise) or name == "pure-noise" else noise
         if (name, seed, known if math.isfinite(known) else None) in done:
             continue
         r = row(name, seed, known, make)
         rows.append(r)
+        rows.sort(key=lambda one: order.index((one["problem"], one["seed"])))
         print(
             f"{outcome(r):13} {name} noise {noise:g} seed {seed}: true {r['true_rank']}, found {r['rank']} "
             f"({r['verdict']}), {r['seconds']:.1f} s",

@@ -8,9 +8,21 @@ import torch
 
 from isthmus import IsthmusError, problems
 from isthmus._progress import silent
+from isthmus.discovery.fits import narrow
 from isthmus.discovery.stages import Stages
 from isthmus.discovery.task import make_task
-from isthmus.discovery.walk import WIDE, Data, Effort, copy_of, refine, walk
+from isthmus.discovery.walk import (
+    COLLAPSED,
+    UNUSED,
+    WIDE,
+    Data,
+    Effort,
+    _fresh,
+    _from_random,
+    copy_of,
+    refine,
+    walk,
+)
 from made import hourglass
 from tools import SEED, assert_close, gaussian
 
@@ -39,8 +51,8 @@ def test_from_wide_to_one(levels):
     assert [level.rank for level in levels] == [WIDE, 3, 2, 1]
     assert [level.fit.network.rank for level in levels] == [WIDE, 3, 2, 1]
     assert levels[0].start == "fresh"
-    # The first level that does not suffice is the one on which the answer hangs.
-    assert [level.tries for level in levels] == [1, 1, 3, 1]
+    # From 16 to 3 at once is tried again one by one; the first that does not suffice is the one on which the answer hangs.
+    assert [level.tries for level in levels] == [1, 2, 3, 1]
     errors = [level.error for level in levels]
     assert errors[3] > errors[2] > 3 * errors[1]
     for level in levels:
@@ -66,6 +78,36 @@ def test_a_walk_that_ends_at_the_first_failure(data):
     """At the bound nothing fails: however well the wide network predicts, more cannot be needed."""
     assert [level.rank for level in walked(data, 3, to_the_end=False)] == [WIDE, 3, 2]
     assert [level.rank for level in walked(data, 3, to_the_end=False, bound=None)] == [WIDE, 3]
+
+
+def test_coordinates_that_went_at_once_go_one_by_one(data, monkeypatch):
+    """A wide network that uses three, narrowed to one at once: nothing is lost by trying the ranks between."""
+    asked = []
+
+    def spy(net, X, rank):
+        asked.append((net.rank, rank))
+        return narrow(net, X, rank)
+
+    monkeypatch.setattr("isthmus.discovery.walk.narrow", spy)
+    walked(data, 1, bound=1)
+    used = int((walked(data, 1, bound=1)[0].shares > UNUSED).sum())
+    assert used > 1
+    assert asked[0] == (WIDE, 1)
+    # From the widest again, one coordinate less at a time.
+    assert [rank for _, rank in asked[1 : asked.index((2, 1)) + 1]] == list(range(min(used - 1, 3), 0, -1))
+
+
+def test_small_weights_that_collapse_are_started_again():
+    """Through six layers weights of a third are as good as none; the ridge would remove them."""
+    problem = problems.teacher(d_in=6, rank=2, d_out=6, samples=200, noise=0.05, seed=SEED)
+    task = make_task("t", problem.X, problem.Y, groups=None, time=None, cv=None, seed=0, max_samples=5000)
+    data = task.data(0)[0]
+    small = Effort(half=4, width=16, strength=0.05, warm=10, rise=20, first=10, each=10, init_scale=0.1)
+    ridge = small.strength * data.variance / small.depth
+    assert _from_random(data, small, WIDE, ridge, 0, small.init_scale).cost > COLLAPSED
+    again = _fresh(data, small, WIDE, ridge, 0)
+    assert again.cost < COLLAPSED
+    assert again.cost == _from_random(data, small, WIDE, ridge, 0, 1.0).cost
 
 
 def test_weights_that_overflow_are_an_error(data):

@@ -21,6 +21,8 @@ from isthmus.training import Phase
 UNUSED = 1e-5
 #: Coordinates of the network that the walk begins with.
 WIDE = 16
+#: Coordinates beyond the highest rank that are removed one by one, where removing all at once did not do.
+MOST_EXTRA = 2
 #: Training cost, relative to the variance, above which a network has learned nothing.
 COLLAPSED = 0.95
 #: Neurons that a layer has even if there are fewer samples.
@@ -170,12 +172,23 @@ def walk(
         found = stage(f"{rank}", lambda: polished(narrow(above, data.X, rank), steps, rank))  # noqa: B023
         start, tries = "narrowed", 1
         bar.advance(steps)
+        if len(levels) == 1 and rank < used and data.errors(found.network).mean() - best > effort.slack(best):
+            # Many coordinates went at once: one by one they take less with them.
+            gentle = above
+            for more in range(min(used - 1, rank + MOST_EXTRA), rank - 1, -1):
+                start_there = narrow(gentle, data.X, more)
+                other = stage(f"{more}-by-one", lambda: polished(start_there, effort.each, more))  # noqa: B023
+                gentle = other.network
+                bar.advance(effort.each)
+                if more == rank and other.loss < found.loss:
+                    found = other
+            tries = 2
         if not failed and rank != bound and data.errors(found.network).mean() - best > effort.slack(best):
             other = stage(f"{rank}-unrolled", lambda: _unrolled(data, effort, above, rank, ridge, seed, found))  # noqa: B023
             if other.loss < found.loss:
                 found, start = other, "unrolled"
             longer = stage(f"{rank}-longer", lambda: polished(copy_of(found.network), effort.each, 100 + rank))  # noqa: B023
-            found, tries = (longer if longer.loss < found.loss else found), 3
+            found, tries = (longer if longer.loss < found.loss else found), tries + 2
             failed = bool(data.errors(found.network).mean() - best > effort.slack(best))
             bar.advance(3 * effort.each)
         levels.append(_level(data, rank, found, start, tries))
