@@ -646,12 +646,6 @@ def test_complex_numbers():
             choose_columns(frame(a=column, y=[1.0, 2.0]), targets="y")
 
 
-def test_constant_columns_are_noted():
-    got = choose_columns(frame(a=[1.0, 1.0], b=[2.0, 2.0], c=[1.0, 2.0], y=[3.0, 3.0]), targets="y")
-    assert got.notes == ("2 constant columns: 'a', 'b'", "1 constant target: 'y'")
-    assert got.X.shape == (2, 3)
-
-
 def test_notes_of_the_file_are_passed_on(read):
     assert "read as data" in choose_columns(read("1.5,2\n3,4\n"), targets="1").notes[0]
 

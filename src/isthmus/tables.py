@@ -131,14 +131,6 @@ def choose_columns(
     arrays = {role: A[keep] for role, A in arrays.items()}
     names = tuple(blocks["feature"])
     fill = _fill(who, names, arrays["feature"], notes) if missing == "median" else {}
-    for role, what in (("feature", "column"), ("target", "target")) if keep.sum() > 1 else ():
-        same = (
-            [n for n, column in zip(blocks[role], arrays[role].T) if (column == column[0]).all()]
-            if blocks[role]
-            else []
-        )
-        if same:
-            notes.append(f"{_counted(len(same), f'constant {what}')}: {_listed(same)}")
     return Columns(
         X=arrays["feature"],
         Y=arrays.get("target"),

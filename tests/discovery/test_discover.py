@@ -95,7 +95,7 @@ def test_outputs_that_are_multiples_of_each_other_are_one(line):
     answer = discover(line.X, np.hstack([y, -3.3 * y + 7.0, 1e6 * y, np.ones_like(y)]), **QUICK)
     assert (answer.rank, answer.verdict) == (1, "trivial")
     assert "span 1 dimension" in answer.reasons[0]
-    assert "1 constant output column set aside" in answer.notes
+    assert any(note.startswith("1 constant output column set aside: ") for note in answer.notes)
 
 
 def test_one_input_is_trivial():
@@ -259,8 +259,8 @@ def test_constant_and_repeated_columns(line, quick):
     X = np.hstack([line.X, np.full((n, 2), 3.3), line.X[:, :1]])
     other = discover(X, np.hstack([line.Y, np.full((n, 1), 0.7)]), **QUICK)
     assert other.rank == quick.rank
-    assert "2 constant input columns set aside" in other.notes
-    assert "1 constant output column set aside" in other.notes
+    assert any(note.startswith("2 constant input columns set aside: ") for note in other.notes)
+    assert any(note.startswith("1 constant output column set aside: ") for note in other.notes)
     assert_close(other.predict(X)[:, -1], np.full(n, 0.7))
     # Another value in a constant column changes nothing, and has no meaning.
     moved = X.copy()

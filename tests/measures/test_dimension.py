@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus import IsthmusError
-from isthmus.measures import two_nn
-from tools import SEED, assert_close, orthogonal
+from isthmus.measures import flattening_loss, two_nn
+from tools import SEED, assert_close, gaussian, generator, orthogonal
 
 
 def cube(d: int, n: int, seed: int = 0) -> np.ndarray:
@@ -106,3 +106,20 @@ def test_inputs():
     for discard in (-0.1, 0.95, "x"):
         with pytest.raises(IsthmusError, match="discard"):
             two_nn(X, discard=discard)
+
+
+def on_a_circle(samples: int, arc: float):
+    t = torch.linspace(0, arc, samples, dtype=torch.float64)
+    return torch.stack([t.cos(), t.sin()], 1) @ orthogonal(5, 2).mT
+
+
+def test_what_unrolls_and_what_does_not():
+    assert flattening_loss(on_a_circle(300, 4.0), 1) < 0.01
+    assert flattening_loss(on_a_circle(300, 6.283), 1) > 0.3
+    sphere = gaussian(500, 3)
+    assert flattening_loss(sphere / sphere.norm(dim=1, keepdim=True), 2) > 0.15
+    sheet = torch.rand(500, 2, generator=generator(), dtype=torch.float64)
+    bent = torch.cat([sheet, sheet[:, :1].square()], 1)
+    assert flattening_loss(bent, 2) < 0.02
+    assert math.isnan(flattening_loss(gaussian(20, 2), 1))
+    assert math.isnan(flattening_loss(torch.ones(100, 2), 1))

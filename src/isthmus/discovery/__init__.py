@@ -1,9 +1,8 @@
 """Discovery: how many variables y = f(x) depends on, which they are, and the maps in and out."""
 
 from isthmus.discovery.discover import discover
-from isthmus.discovery.evidence import Evidence
 from isthmus.discovery.meaning import Sensitivity
 from isthmus.discovery.profile import RankProfile
 from isthmus.discovery.result import Discovery
 
-__all__ = ["Discovery", "Evidence", "RankProfile", "Sensitivity", "discover"]
+__all__ = ["Discovery", "RankProfile", "Sensitivity", "discover"]

@@ -131,7 +131,8 @@ def discover(
         checked_names(who, frame_names[0] if feature_names is None else feature_names, inputs.shape[1], "x"),
         checked_names(who, frame_names[1] if target_names is None else target_names, targets.shape[1], "y"),
     )
-    task = make_task(who, inputs, targets, groups=groups, time=time, cv=cv, seed=seed, max_samples=max_samples)
+    rows = {"groups": groups, "time": time, "cv": cv}
+    task = make_task(who, inputs, targets, **rows, seed=seed, max_samples=max_samples, names=names)
     fixed = None if rank == "auto" else check_integer(who, "rank", rank, low=1, high=max(task.bound, 1))
     highest = min(task.bound, MAX_RANK if max_rank is None else check_integer(who, "max_rank", max_rank, low=1))
     highest = max(highest, fixed or 0)

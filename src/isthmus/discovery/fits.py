@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from isthmus._errors import ConvergenceWarning
 from isthmus.measures import jacobian
+from isthmus.measures.dimension import GRAPH_POINTS, NEIGHBOURS
 from isthmus.networks import FullyConnected, Hourglass
 from isthmus.training import Phase, TrainingEvent, TrainingResult, train
 
-#: Rows on which coordinates are weighed, and from which a surface is unrolled.
-WEIGHED_ROWS, UNROLLED_ROWS = 1000, 600
-#: Neighbours in the graph whose shortest paths unroll a surface.
-NEIGHBOURS = 10
+#: Rows on which coordinates are weighed.
+WEIGHED_ROWS = 1000
 #: Rows of a mini-batch.
 BATCH = 1024
 #: Quasi-Newton steps over which a fit must have come to rest, the relative decrease of the loss that is rest, and how
@@ -187,7 +186,7 @@ def unroll(net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rank: int, *, ste
 
     with torch.no_grad():
         F = net(X).double().numpy()
-    chosen = F[:: -(-len(F) // UNROLLED_ROWS)]
+    chosen = F[:: -(-len(F) // GRAPH_POINTS)]
     if len(chosen) <= max(NEIGHBOURS, rank) + 1 or not np.ptp(chosen, axis=0).any():
         return None
     try:

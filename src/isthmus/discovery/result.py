@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from isthmus import _html
 from isthmus._checks import as_matrix, fail
 from isthmus._errors import DataError
 from isthmus.discovery.evidence import Evidence
@@ -157,6 +158,11 @@ class Discovery:
     def __repr__(self) -> str:
         error = f", error={self.error:.3g}" if np.isfinite(self.error) else ""
         return f"Discovery(rank={self.rank}, verdict={self.verdict!r}{error})"
+
+    def _repr_html_(self) -> str:
+        profile = "" if self.profile is None else self.profile.html_table(self.rank)
+        answer = _html.heading(_html.badge(self.verdict), f"<b>{_html.told(self.sentence)}</b>")
+        return _html.card(answer, _html.items(self.reasons), profile)
 
 
 def with_gaps(who: str, X: Any) -> Array:

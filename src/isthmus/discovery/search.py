@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from isthmus._progress import Progress
-from isthmus.discovery.evidence import flattening_loss, local_dimension
+from isthmus.discovery.evidence import flattening, local_dimension
 from isthmus.discovery.profile import RankProfile
 from isthmus.discovery.stages import Stages
 from isthmus.discovery.task import Task
@@ -85,7 +85,7 @@ def search(
     else:
         judgement = judge(profile, levels, finer, others, highest=highest, bound=task.bound, baseline=baseline)
         network = _level(levels, judgement.rank).fit.network
-        judgement = doubt_surface(judgement, local_dimension(network, data), flattening_loss(network, data))
+        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data))
     coarse = _level(levels, judgement.rank)
     fine = next((level for level in finer if level.rank == judgement.rank), coarse)
     # The weaker ridge is kept where it predicts better, which is where there is little noise.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from isthmus.discovery.splits import Splits, canonical_order
 from isthmus.discovery.walk import Data
 
 Array = NDArray[np.float64]
+#: Of the input and of the output columns.
+Names = tuple[Sequence[str], Sequence[str]]
 
 #: Columns beyond which inputs or outputs are rotated onto their principal axes.
 COLUMNS = 256
@@ -80,7 +83,18 @@ class Task:
         return np.sort(rng.choice(rows, self.max_samples, replace=False))
 
 
-def make_task(who: str, X: Array, Y: Array, *, groups: Any, time: Any, cv: Any, seed: int, max_samples: int) -> Task:
+def make_task(
+    who: str,
+    X: Array,
+    Y: Array,
+    *,
+    groups: Any,
+    time: Any,
+    cv: Any,
+    seed: int,
+    max_samples: int,
+    names: Names | None = None,
+) -> Task:
     """Check what belongs to the rows, and put them in canonical order."""
     codes, moments = _codes(who, groups, len(X)), _moments(who, time, len(X))
     # Rows named by `cv` must stay where they are.
@@ -100,7 +114,8 @@ def make_task(who: str, X: Array, Y: Array, *, groups: Any, time: Any, cv: Any, 
     scaling_in, scaling_out = Scaling.fit(X, COLUMNS), Scaling.fit(Y, COLUMNS)
     along = _autocorrelation(scaling_out(Y)[np.argsort(order)]) if groups is None and time is None else 0.0
     bound, why = _bound(scaling_in(X), scaling_out(Y))
-    notes = _notes(scaling_in, scaling_out, X)
+    names = names or ([f"x{i}" for i in range(X.shape[1])], [f"y{i}" for i in range(Y.shape[1])])
+    notes = _notes(scaling_in, scaling_out, X, names)
     if along > CORRELATED:
         notes += (
             f"neighbouring rows of Y resemble each other (correlation {along:.2f}): if they are a series, held-out "
@@ -140,12 +155,14 @@ def _dimensions(count: int) -> str:
     return "1 dimension" if count == 1 else f"{count} dimensions"
 
 
-def _notes(inputs: Scaling, outputs: Scaling, X: Array) -> tuple[str, ...]:
+def _notes(inputs: Scaling, outputs: Scaling, X: Array, names: Names) -> tuple[str, ...]:
     notes = []
-    for scaling, what in ((inputs, "input"), (outputs, "output")):
+    for scaling, what, own in zip((inputs, outputs), ("input", "output"), names):
         count = int(scaling.constant.sum())
         if count:
-            notes.append(f"{count} constant {what} column{'s' * (count > 1)} set aside")
+            which = [name for name, same in zip(own, scaling.constant) if same]
+            listed = ", ".join(repr(name) for name in which[:6]) + (", …" if count > 6 else "")
+            notes.append(f"{count} constant {what} column{'s' * (count > 1)} set aside: {listed}")
         if scaling.axes is not None:
             notes.append(
                 f"{len(scaling.shift)} {what} columns rotated onto {len(scaling.axes)} principal axes "

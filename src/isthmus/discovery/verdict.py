@@ -12,6 +12,7 @@ from scipy.stats import wilcoxon
 
 from isthmus.discovery.profile import RankProfile, standard_error
 from isthmus.discovery.walk import Level
+from isthmus.measures.dimension import FLAT
 
 Array = NDArray[np.float64]
 
@@ -25,8 +26,6 @@ CLEAR = 2.0
 CLEAR_RATIO = 2.0
 #: One coordinate more may lower the error by this factor, at a tenth of the ridge, before a weak one is suspected.
 WEAK_RATIO = 8.0
-#: Loss of distances below which a cloud counts as unrolled; closed curves and surfaces lose a third or more.
-FLAT = 0.05
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
 SURFACE = 0.6
 #: Above this share of a constant's error little has been explained …
@@ -223,7 +222,7 @@ def _weak_dimension(fine: dict[int, Level], k: int) -> list[str]:
         return []
     return [
         f"a weak further coordinate is possible: at a tenth of the ridge, a network through {b.rank} has an error of "
-        f"{b.error:.2g}, and through {k} one of {a.error:.2g}. Lower `ridge` to resolve it"
+        f"{b.error:.2g}, and through {k} one of {a.error:.2g}. Lower `ridge`, and raise `steps` with it, to resolve it"
     ]
 
 

@@ -2,7 +2,7 @@
 
 from isthmus.linalg import log_pseudo_determinant, numerical_rank, schatten, singular_values
 from isthmus.measures.bottleneck import BottleneckRank, Evidence, bottleneck_rank
-from isthmus.measures.dimension import TwoNN, two_nn
+from isthmus.measures.dimension import TwoNN, flattening_loss, two_nn
 from isthmus.measures.gaps import GapRule, Reading, read_spectrum
 from isthmus.measures.jacobian import (
     JacobianRank,
@@ -12,6 +12,7 @@ from isthmus.measures.jacobian import (
     jacobian_rank,
     jacobian_spectra,
 )
+from isthmus.measures.large_spectra import LargeSpectrum, Operator, large_spectrum
 from isthmus.measures.norms import Balance, Norms, balance, parameter_norms
 from isthmus.measures.ntk import (
     Eigenvalue,
@@ -45,7 +46,9 @@ __all__ = [
     "Expansion",
     "GapRule",
     "JacobianRank",
+    "LargeSpectrum",
     "Norms",
+    "Operator",
     "Reading",
     "TraceEstimate",
     "TwoNN",
@@ -54,12 +57,14 @@ __all__ = [
     "bottleneck_rank",
     "diagonal_cost",
     "diagonal_expansion",
+    "flattening_loss",
     "hessian_top_eigenvalue",
     "hessian_trace",
     "jacobian",
     "jacobian_of_trace",
     "jacobian_rank",
     "jacobian_spectra",
+    "large_spectrum",
     "largest_stable_step",
     "linear_cost",
     "linear_expansion",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus._cite import cites
+from isthmus.measures.dimension import FLAT, flattening_loss
 from isthmus.measures.gaps import GapRule, Reading, read_spectrum
 from isthmus.measures.jacobian import jacobian_of_trace
 from isthmus.measures.norms import parameter_norms
@@ -96,9 +97,9 @@ def bottleneck_rank(trace: Trace, *, rule: GapRule = GapRule()) -> BottleneckRan
     """
     limit = min(trace.dims[0], trace.dims[-1])
     eps = trace.source_eps
-    weights = _narrowest("weights", weight_spectra(trace), limit, rule, eps)
+    weights = narrowest("weights", weight_spectra(trace), limit, rule, eps)
     floors = [_rounding(trace, A) for A in trace.preactivations]
-    centred = _narrowest("representations", representation_spectra(trace), limit, rule, eps * trace.depth, floors)
+    centred = narrowest("representations", representation_spectra(trace), limit, rule, eps * trace.depth, floors)
     local = _jacobian_evidence(trace, rule)
     norms = parameter_norms(trace)
     norm = Evidence(
@@ -114,14 +115,22 @@ def bottleneck_rank(trace: Trace, *, rule: GapRule = GapRule()) -> BottleneckRan
     return BottleneckRank(verdict, rank, (weights, centred, local, norm), tuple(reasons))
 
 
-def _narrowest(
-    kind: str, spectra: list[Tensor], limit: int, rule: GapRule, eps: float, floors: list[float] | None = None
+def narrowest(
+    kind: str,
+    spectra: list[Tensor],
+    limit: int,
+    rule: GapRule,
+    eps: float,
+    floors: list[float] | None = None,
+    *,
+    forced_everywhere: bool = False,
 ) -> Evidence:
-    """The smallest rank below ``limit`` that the layers show clearly.
+    """The smallest rank below ``limit`` that the layers' spectra show clearly; the first and last are ends.
 
     One layer suffices if the drop is exact (a narrow layer, singular values at rounding). Otherwise a drop is
     held to be chance unless a quarter of the layers share it: the bottleneck takes up most layers
-    (bottleneck2023, Thm. 6), whereas each layer of a random network drops somewhere else.
+    (bottleneck2023, Thm. 6), whereas each layer of a random network drops somewhere else. ``forced_everywhere``: no
+    layer can have more than ``limit`` (the data have no more), so that exactly as many are no finding.
     """
     depth = len(spectra)
     grounds = floors or [0.0] * depth
@@ -130,7 +139,7 @@ def _narrowest(
     def narrow(ell: int, r: Reading) -> bool:
         # The first and last layer have rank ≤ limit whatever the network does; so has every layer if the
         # architecture is no wider. Elsewhere exactly `limit` dimensions are already a finding.
-        forced = ell in (1, depth) or r.status == "full"
+        forced = forced_everywhere or ell in (1, depth) or r.status == "full"
         return r.count < limit or (r.count == limit and not forced)
 
     found = {ell: r for ell, r in enumerate(readings, start=1) if narrow(ell, r)}
@@ -181,16 +190,10 @@ def _jacobian_evidence(trace: Trace, rule: GapRule) -> Evidence:
     if 0 < explored < trace.dims[0]:
         J = J @ Vh[:explored].mT
     spectra = torch.linalg.svdvals(J)
-    readings = [read_spectrum(s, rule=rule, eps=trace.source_eps * trace.depth) for s in spectra]
-    settled = [r for r in readings if r.status != "unclear"]
-    if 2 * len(settled) < len(readings):
-        gap = float(torch.tensor([r.gap for r in readings]).median())
-        return Evidence("jacobian", None, "unclear", gap, rule.clear, (), "jacobian: no clear drop at most samples")
-    # The maximum over x, but of what a tenth of the samples show: one misread spectrum must not decide.
-    counts = sorted(r.count for r in settled)
-    rank = counts[-math.ceil(len(counts) / 10)]
-    best = max((r for r in settled if r.count == rank), key=lambda r: r.gap)
-    share = counts.count(rank) / len(readings)
+    best, share = read_samples(spectra, rule, trace.source_eps * trace.depth)
+    if best.status == "unclear":
+        said = "jacobian: no clear drop at most samples"
+        return Evidence("jacobian", None, "unclear", best.gap, rule.clear, (), said)
     status = "none" if best.count == min(trace.dims[0], trace.dims[-1]) else "clear"
     return Evidence(
         "jacobian",
@@ -199,8 +202,25 @@ def _jacobian_evidence(trace: Trace, rule: GapRule) -> Evidence:
         best.gap,
         rule.clear,
         (),
-        f"jacobian: rank {best.count} at {share:.0%} of {len(readings)} samples (the maximum counts)",
+        f"jacobian: rank {best.count} at {share:.0%} of {len(spectra)} samples (the maximum counts)",
     )
+
+
+def read_samples(spectra: Tensor, rule: GapRule, eps: float) -> tuple[Reading, float]:
+    """One reading of Jacobian spectra at many samples (N, r), and the share of the samples that have its count.
+
+    The maximum over x, but of what a tenth of the samples show: one misread spectrum must not decide. Unclear if most
+    are.
+    """
+    readings = [read_spectrum(s, rule=rule, eps=eps) for s in spectra]
+    settled = [r for r in readings if r.status != "unclear"]
+    if 2 * len(settled) < len(readings):
+        gap = float(torch.tensor([r.gap for r in readings]).median())
+        return replace(max(readings, key=lambda r: r.gap), status="unclear", gap=gap), 0.0
+    counts = sorted(r.count for r in settled)
+    rank = counts[-math.ceil(len(counts) / 10)]
+    best = max((r for r in settled if r.count == rank), key=lambda r: r.gap)
+    return best, counts.count(rank) / len(readings)
 
 
 def _rounding(trace: Trace, A: Tensor) -> float:
@@ -228,8 +248,28 @@ def _decide(
     if local.rank is not None and local.rank > rank:
         return "undetermined", None, [f"the Jacobian has rank {local.rank} > {rank}", *reasons]
     if local.rank is not None and local.rank < rank:
-        reasons.insert(0, f"the Jacobian has rank {local.rank} < {rank}: the surface is curved, as for a circle")
+        Z = trace.preactivations[centred.layers[len(centred.layers) // 2] - 1]
+        doubt = curved_only(Z, rank, local.rank)
+        if doubt:
+            return "undetermined", None, [doubt, *reasons]
+        reasons.insert(0, f"the Jacobian has rank {local.rank} < {rank}: the surface closes up, as a circle does")
     return "determined", rank, reasons
+
+
+def curved_only(Z: Tensor, rank: int, local: int) -> str:
+    """Why ``rank`` linear dimensions may be more than needed: the cloud unrolls into fewer. Empty if it does not.
+
+    A representation that lies in k dimensions, while the Jacobian has rank j < k, is a curved surface. Closed (a
+    circle) it needs k coordinates; open (an arc, a bent sheet) it does with fewer, and the function's rank is smaller.
+    """
+    centred = Z - Z.mean(0)
+    loss = flattening_loss(centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:rank].mT, max(rank - 1, 1))
+    if not loss < FLAT:
+        return ""
+    return (
+        f"{rank - 1} or fewer may do: the Jacobian has rank {local}, and the {rank} dimensions hold a curved surface "
+        f"that unrolls into {rank - 1}"
+    )
 
 
 def _data_rank(trace: Trace, rule: GapRule) -> int:

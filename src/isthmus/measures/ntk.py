@@ -8,8 +8,6 @@ that of Θ(X, X), plus 2·ridge. (Departs from bottleneck2023, which omits the f
 
 from __future__ import annotations
 
-import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +21,7 @@ from torch.func import functional_call, jvp, vjp
 from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
+from isthmus._forward_mode import load_forward_mode
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.objective import LOSSES, cost
 from isthmus.trace import Network
@@ -136,14 +135,6 @@ def top_eigenvalue(
     return Eigenvalue(float(value), float(gap / max(abs(value), np.finfo(float).tiny)), count, state)
 
 
-@functools.cache
-def _load_forward_mode() -> None:
-    """Load PyTorch's forward mode, whose first use warns about PyTorch's own ``torch.jit.script``."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        jvp(torch.square, (torch.ones(1),), (torch.ones(1),))
-
-
 class _Flat:
     """A module as a function of one flat float64 parameter vector, on chunks of a data set."""
 
@@ -153,7 +144,7 @@ class _Flat:
             fail(who, "the network must have parameters", "none", "Pass a torch.nn.Module with weights.")
         buffers = {k: b.detach() for k, b in module.named_buffers()}
         self.buffers = {k: b.double() if b.is_floating_point() else b for k, b in buffers.items()}
-        _load_forward_mode()
+        load_forward_mode()
         self.module = module
         self.shapes = {k: p.shape for k, p in named.items()}
         self.theta = torch.cat([p.reshape(-1) for p in named.values()])

@@ -1,0 +1,176 @@
+"""What does a Monitor cost a training loop?
+
+    python benchmarks/monitor.py [--quick] [--threads N] [--out FILE.json]
+
+The same training with and without ``isthmus.Monitor(module, X, every=100)``, in turn: seconds of the processor (those
+of the clock depend on who else is there), their difference in pairs with a sign test, the share that the Monitor itself
+reports, and whether the weights are the same bit for bit.
+A full run writes ``monitor.md`` beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import importlib
+import json
+import math
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import isthmus
+from isthmus._provenance import provenance
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "diagnosis")]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One network and how it is trained."""
+
+    name: str
+    batch: int
+    steps: int
+    every: int
+    repeats: int
+
+
+FULL = (
+    Setting("MLP 6×256", 256, 300, 100, 11),
+    Setting("small ResNet", 64, 300, 100, 11),
+)
+QUICK = (Setting("MLP 6×256", 32, 4, 2, 1), Setting("small ResNet", 8, 4, 2, 1))
+
+
+def problem(setting: Setting) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network, and batch after batch of data and targets."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if setting.name.startswith("MLP"):
+            parts = [part for _ in range(5) for part in (nn.Linear(256, 256), nn.ReLU())]
+            net: nn.Module = nn.Sequential(*parts, nn.Linear(256, 256))
+            shape, outputs = (256,), 256
+        else:
+            # That of the tests, which are no package.
+            net, shape, outputs = importlib.import_module("architectures").ResNet(), (3, 8, 8), 5
+    X = torch.randn(max(512, setting.batch), *shape, generator=generator)
+    return net, X, torch.randn(len(X), outputs, generator=generator)
+
+
+def train(setting: Setting, monitored: bool) -> tuple[float, float, dict[str, Tensor]]:
+    """Seconds of the processor, the Monitor's own share of those of the clock, and the weights at the end."""
+    net, X, Y = problem(setting)
+    net = copy.deepcopy(net)
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
+    order = torch.Generator().manual_seed(1)
+    around: Any = isthmus.Monitor(net, X, every=setting.every) if monitored else contextlib.nullcontext()
+    started = time.process_time()
+    with around:
+        for _ in range(setting.steps):
+            rows = torch.randint(len(X), (setting.batch,), generator=order)
+            optimiser.zero_grad()
+            (net(X[rows]) - Y[rows]).square().mean().backward()
+            optimiser.step()
+    seconds = time.process_time() - started
+    return seconds, around.overhead if monitored else 0.0, dict(net.state_dict())
+
+
+def sign_test(differences: list[float]) -> float:
+    """Two-sided p-value of as many positive differences, were both signs equally likely."""
+    n, k = len(differences), sum(d > 0 for d in differences)
+    tail = sum(math.comb(n, i) for i in range(max(k, n - k), n + 1)) / 2**n
+    return min(1.0, 2 * tail)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Pairs of trainings, the first of a pair in turn."""
+    train(Setting(setting.name, setting.batch, 2, 1, 1), monitored=True)  # loads what is loaded lazily
+    plain, with_it, shares, same = [], [], [], True
+    for repeat in range(setting.repeats):
+        done = {monitored: train(setting, monitored) for monitored in sorted((False, True), reverse=bool(repeat % 2))}
+        plain.append(done[False][0])
+        with_it.append(done[True][0])
+        shares.append(done[True][1])
+        same &= all(torch.equal(value, done[True][2][name]) for name, value in done[False][2].items())
+    differences = [b - a for a, b in zip(plain, with_it)]
+    # One on entering, and one on leaving unless it is due anyway.
+    snapshots = 1 + -(-setting.steps // setting.every)
+    return {
+        **asdict(setting),
+        "snapshots": snapshots,
+        "seconds_without": plain,
+        "seconds_with": with_it,
+        "extra": statistics.median(d / a for d, a in zip(differences, plain)),
+        "own_share": statistics.median(shares),
+        "milliseconds_per_snapshot": 1e3 * statistics.median(s * b for s, b in zip(shares, with_it)) / snapshots,
+        "p_value": sign_test(differences),
+        "same_weights": same,
+    }
+
+
+def table(results: list[dict[str, Any]], about: dict[str, Any]) -> str:
+    """The page that is kept."""
+    lines = [
+        "# What a Monitor costs",
+        "",
+        "The same training (Adam) with and without `isthmus.Monitor(module, X, every=100)` on 512 samples, in pairs.",
+        "Seconds are the processor's; the extra is the median over the pairs, p that of a sign test, the own share",
+        "`monitor.overhead`. One snapshot in four is that of entering: a longer training has relatively fewer.",
+        "",
+        "| network | batch | steps | snapshots | seconds without | with | extra time | p | own share | "
+        "ms per snapshot | weights the same |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in results:
+        without, with_it = (statistics.median(one[key]) for key in ("seconds_without", "seconds_with"))
+        lines.append(
+            f"| {one['name']} | {one['batch']} | {one['steps']} | {one['snapshots']} | {without:.2f} | {with_it:.2f} | "
+            f"{one['extra']:+.1%} | {one['p_value']:.2g} | {one['own_share']:.1%} | "
+            f"{one['milliseconds_per_snapshot']:.0f} | {'bit for bit' if one['same_weights'] else 'NO'} |"
+        )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"PyTorch {about['torch']}, {about['threads']} thread, {about['repeats']} pairs, on a machine that others "
+            "used meanwhile. Written by `benchmarks/monitor.py`.",
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Run, print, keep."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    started = time.time()
+    settings = QUICK if options.quick else FULL
+    results = [run(setting) for setting in settings]
+    about = {"torch": torch.__version__.split("+")[0], "threads": options.threads, "repeats": settings[0].repeats}
+    page = table(results, about)
+    print(page)
+    if not options.quick:
+        (HERE / "monitor.md").write_text(page, encoding="utf-8")
+    if options.out:
+        origin = provenance(seed=0, dtype="float32", started=started, seconds=time.time() - started)
+        document = {"benchmark": "monitor", **about, "results": results, "provenance": origin}
+        options.out.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    return 0 if all(one["same_weights"] for one in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""From what was measured to a table of layers and to the rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.diagnosis.agreement import Evidence, agreement
+from isthmus.diagnosis.jacobians import DIRECTIONS, Jacobians, LayerJacobians
+from isthmus.diagnosis.observe import Observation
+from isthmus.diagnosis.passage import NOTHING
+from isthmus.diagnosis.ranks import Gate, Isthmus, isthmus_of_gates, rounding_floor
+from isthmus.diagnosis.result import LayerDiagnosis, Spectrum, WeightDiagnosis
+from isthmus.diagnosis.streaming import StreamedSpectrum
+from isthmus.diagnosis.survey import Place
+from isthmus.diagnosis.weight_parts import WeightPart
+from isthmus.diagnosis.weight_spectra import weight_spectrum
+from isthmus.diagnosis.weights import WeightedLayer
+from isthmus.measures import GapRule, Reading, read_spectrum
+from isthmus.measures.bottleneck import read_samples
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """Everything that was measured on one network.
+
+    Attributes
+    ----------
+    weighted : list of WeightedLayer
+    blocks : dict of str to nn.Module
+        Modules around others, whose outputs carry what skip connections add up.
+    places, seen, shares, jacobians
+        From ``survey``, ``observe``, ``bypass`` and ``layer_jacobians``.
+    eps : float
+        Relative rounding of the module's own dtype through its depth.
+    seed : int
+    """
+
+    weighted: list[WeightedLayer]
+    blocks: Mapping[str, nn.Module]
+    places: Mapping[str, Place]
+    seen: Observation
+    shares: Mapping[str, float]
+    jacobians: Jacobians
+    eps: float
+    seed: int = 0
+
+    @property
+    def output(self) -> str:
+        """The layer whose output is that of the network: ``""``, or the one that it hands on."""
+        return self.places[""].same_as or ""
+
+    @property
+    def finite(self) -> bool:
+        """Whether the outputs are, at every sample."""
+        return self.seen.layers[self.output].rows.nonfinite == 0
+
+    def layers(self) -> tuple[LayerDiagnosis, ...]:
+        """Every weighted layer and block in the order of the computation; those never called last."""
+        table = [self._layer(layer.name, layer.kind, layer.type_name, layer) for layer in self.weighted]
+        for name, block in self.blocks.items():
+            if name in self.places and self.places[name].same_as is None:
+                table.append(self._layer(name, "block", type(block).__name__, None))
+        if self.output == "" and all(one.name != "" for one in table):
+            table.append(self._layer("", "output", "", None))
+        return tuple(sorted(table, key=lambda one: math.inf if one.order is None else one.order))
+
+    def _layer(self, name: str, kind: str, type_name: str, layer: WeightedLayer | None) -> LayerDiagnosis:
+        place, seen = self.places.get(name), self.seen.layers.get(name)
+        notes = [layer.note] if layer is not None and layer.note else []
+        grid = place.shape[1:] if place is not None and kind == "convolution" else None
+        weights = [self._weights(part, grid) for part in layer.parts] if layer is not None else []
+        rows = whole = None
+        if place is None:
+            notes.append("never called as a module: no representation" if name else "its own parameters")
+        elif seen is not None:
+            notes.append(seen.note)
+            rows = self._representation(seen.rows)
+            whole = None if seen.whole is None else self._representation(seen.whole)
+            if place.calls > 1:
+                notes.append(f"called {place.calls} times in a forward: all calls count as samples")
+        jacobian = self.jacobians.layers.get(name)
+        share = 0.0 if name == self.output else self.shares.get(name, math.nan)
+        return LayerDiagnosis(
+            name=name,
+            kind=kind,
+            type_name=type_name,
+            order=None if place is None else place.order,
+            calls=0 if place is None else place.calls,
+            units=0 if seen is None else seen.rows.width,
+            rows=0 if seen is None else seen.rows.rows,
+            note="; ".join(notes),
+            weights=tuple(weights),
+            representation=rows,
+            whole=whole,
+            jacobian=None if jacobian is None else self._jacobian(jacobian),
+            bypass=share,
+        )
+
+    def _weights(self, part: WeightPart, grid: tuple[int, ...] | None) -> WeightDiagnosis:
+        found = weight_spectrum(part, grid=grid, seed=self.seed)
+        reading = _read(found.values, self.eps)
+        spectrum = Spectrum(found.values, found.method, found.error, reading, found.note)
+        return WeightDiagnosis(part.label, tuple(found.shape), found.norm, spectrum)
+
+    def _representation(self, stream: StreamedSpectrum) -> Spectrum:
+        if stream.rows < 2:
+            left = f"; {stream.nonfinite} rows were not finite" if stream.nonfinite else ""
+            return Spectrum(_EMPTY, "not computed", math.nan, None, f"fewer than two finite rows{left}")
+        values = stream.spectrum()
+        note = stream.explanation
+        if stream.nonfinite:
+            note += f"; {stream.nonfinite} rows that were not finite are left out"
+        error = float(stream.error[: len(values)].max()) if len(values) else 0.0
+        reading = _read(values, self.eps, self._floor(stream))
+        if reading is not None and reading.status == "full" and stream.rows <= stream.columns:
+            # As many as there are rows: there may be more.
+            reading = replace(reading, status="unclear")
+            note += f"; {stream.rows} rows cannot show more than {len(values)} dimensions"
+        return Spectrum(values, stream.method, error, reading, note)
+
+    def _floor(self, stream: StreamedSpectrum) -> float:
+        return rounding_floor(stream.spectrum(centered=False), self.eps)
+
+    def _jacobian(self, found: LayerJacobians) -> Spectrum:
+        reading, share = read_samples(found.spectra, GapRule(), self.eps)
+        samples = len(found.spectra)
+        note = f"median over {samples} samples; count at {share:.0%} of them"
+        if found.method == "sketched" and 4 * reading.count > DIRECTIONS:
+            # Nearly as many as there were directions: there may be more.
+            reading = replace(reading, status="unclear")
+        return Spectrum(found.median, found.method, 0.0, reading, note)
+
+    def gates(self, layers: tuple[LayerDiagnosis, ...]) -> list[Gate]:
+        """The layers that separate inputs from outputs, in order, the output last."""
+        gates = []
+        for layer in layers:
+            spectrum, seen = layer.dimensions, self.seen.layers.get(layer.name)
+            place = self.places.get(layer.name)
+            if seen is None or place is None or spectrum is None or len(spectrum.values) == 0:
+                continue
+            if place.batch_axis is None or not layer.bypass <= NOTHING:
+                continue
+            weights = layer.weights[0].spectrum.reading if len(layer.weights) == 1 else None
+            stream = seen.dimensions
+            gates.append(Gate(layer.name, spectrum.values, self._floor(stream), weights, stream.kept))
+        return gates
+
+    def isthmus(self, layers: tuple[LayerDiagnosis, ...]) -> Isthmus:
+        """The rank by the rule for any architecture."""
+        if not self.finite:
+            bad = self.seen.layers[self.output].rows.nonfinite
+            why = f"the outputs are not finite at {bad} samples: weights or inputs are broken"
+            return Isthmus("undetermined", None, (), None, (why,))
+        output = self.jacobians.layers.get(self.output)
+        local = None if output is None else self._jacobian(output).reading
+        inputs = self.seen.inputs
+        d_out = self.places[self.output].size
+        d_in = d_out if inputs is None else inputs.width
+        data_rank = d_in
+        if inputs is not None and inputs.rows > 1:
+            reading = read_spectrum(inputs.spectrum(), eps=self.eps, floor=self._floor(inputs))
+            data_rank = d_in if reading.status == "unclear" else reading.count
+        elif inputs is None:
+            # Tokens have no dimension of their own.
+            d_in = data_rank = 10**9
+        return isthmus_of_gates(
+            self.gates(layers),
+            d_in=d_in,
+            d_out=d_out,
+            samples=self.seen.samples,
+            data_rank=data_rank,
+            jacobian=local,
+            eps=self.eps,
+        )
+
+    def agreement(self, layers: tuple[LayerDiagnosis, ...], narrow: Isthmus) -> tuple[Evidence, ...]:
+        """Our rank beside others."""
+        where = self._narrowest(layers, narrow)
+        stream = None if where is None else self.seen.layers[where].dimensions
+        output = self.jacobians.layers.get(self.output)
+        last = self.seen.layers.get(self.output)
+        spectra = [w.spectrum.values for layer in layers for w in layer.weights if len(w.spectrum.values)]
+        return agreement(
+            rank=narrow.rank,
+            narrowest=where or "",
+            points=None if stream is None else stream.kept,
+            spectrum=None if stream is None or stream.rows < 2 else stream.spectrum(),
+            weights=spectra,
+            jacobian=None if output is None else self._jacobian(output).reading,
+            agop=self.jacobians.agop,
+            outputs=None if last is None or last.dimensions.rows < 2 else last.dimensions.spectrum(),
+        )
+
+    def _narrowest(self, layers: tuple[LayerDiagnosis, ...], narrow: Isthmus) -> str | None:
+        if narrow.layers and narrow.layers[0] in self.seen.layers:
+            return narrow.layers[len(narrow.layers) // 2]
+        gates = [gate.name for gate in self.gates(layers)]
+        by_name = {layer.name: layer for layer in layers}
+        return min(gates, key=lambda name: by_name[name].participation_ratio, default=None)
+
+
+_EMPTY = torch.zeros(0, dtype=torch.float64)
+
+
+def _read(values: Tensor, eps: float, floor: float = 0.0) -> Reading | None:
+    return read_spectrum(values, eps=eps, floor=floor) if len(values) else None

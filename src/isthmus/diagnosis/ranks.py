@@ -1,0 +1,187 @@
+"""Where the isthmus of a network is, how narrow, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus._cite import cites
+from isthmus.measures import BottleneckRank, GapRule, Reading
+from isthmus.measures.bottleneck import curved_only, narrowest
+
+
+@dataclass(frozen=True)
+class Isthmus:
+    """The rank of a network and where it is attained, or why there is none.
+
+    Attributes
+    ----------
+    verdict : {"determined", "none", "undetermined"}
+        ``"none"``: no layer through which everything passes is narrower than inputs and outputs force.
+    rank : int or None
+        Given only when determined.
+    layers : tuple of str
+        Layers that have this rank, in the order of the computation: the isthmus begins at the first, ends at the last.
+    kind : {"full", "half", None}
+        ``"full"``: narrower than inputs and outputs. ``"half"``: as wide as the outputs, which force it.
+    reasons : tuple of str
+        What speaks for the verdict; doubts first.
+    """
+
+    verdict: str
+    rank: int | None
+    layers: tuple[str, ...]
+    kind: str | None
+    reasons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "verdict": self.verdict,
+            "rank": self.rank,
+            "layers": list(self.layers),
+            "kind": self.kind,
+            "reasons": list(self.reasons),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """A layer through which everything passes.
+
+    Attributes
+    ----------
+    name : str
+    spectrum : Tensor (r,)
+        Of the whole centred representation, all positions of a sample together.
+    floor : float
+        What rounding leaves of it.
+    weights : Reading or None
+        Of the layer's weight matrix, where it has exactly one.
+    points : Tensor (P, columns)
+        Some rows of the representation.
+    """
+
+    name: str
+    spectrum: Tensor
+    floor: float
+    weights: Reading | None
+    points: Tensor
+
+
+@cites("talk2023", "Impact of the Output Dim.", ids=("Q-full-half",))
+def full_or_half(rank: int, d_in: int, d_out: int) -> str | None:
+    """``"full"`` if rank < min(d_in, d_out), ``"half"`` if rank = d_out < d_in, None if nothing was narrowed.
+
+    In a half bottleneck the outputs force the rank: the network learns f(x) = f(y) as its symmetry, which may be
+    coarser than that of the task (talk2023).
+    """
+    if rank < min(d_in, d_out):
+        return "full"
+    return "half" if rank == d_out < d_in else None
+
+
+def isthmus_of_chain(found: BottleneckRank, names: list[str], d_in: int, d_out: int) -> Isthmus:
+    """From the rank of a fully connected network; ``names`` of its layers from input to output."""
+    layers = tuple(names[ell - 1] for ell in found["representations"].layers) if found.rank is not None else ()
+    kind = None if found.rank is None else full_or_half(found.rank, d_in, d_out)
+    if found.verdict == "none" and d_out < d_in:
+        # Nothing inside is narrower than the outputs, which are narrower than the inputs.
+        kind = "half"
+    return Isthmus(found.verdict, found.rank, layers, kind, found.reasons)
+
+
+def isthmus_of_gates(
+    gates: list[Gate],
+    *,
+    d_in: int,
+    d_out: int,
+    samples: int,
+    data_rank: int,
+    jacobian: Reading | None,
+    eps: float,
+    rule: GapRule = GapRule(),  # noqa: B008
+) -> Isthmus:
+    """From the layers that separate inputs from outputs, in any architecture.
+
+    The whole representation must show the rank, and one other kind of evidence must agree: the width of the layer
+    itself, its weights (k directions, or k + 1 with one that is constant over the data), or the Jacobian of the network
+    (rank k). A Jacobian of higher rank refutes it, one of lower rank does not (a circle: 1 against 2).
+
+    Parameters
+    ----------
+    gates : list of Gate
+        In the order of the computation, the output last.
+    d_in, d_out : int
+        Numbers in the inputs and outputs for one sample.
+    samples : int
+        N: centred representations cannot show more than N − 1 dimensions.
+    data_rank : int
+        Dimension of the span of the inputs: what is as low already was not narrowed by the network.
+    jacobian : Reading or None
+        Of the Jacobian of the whole network.
+    eps : float
+        Relative rounding in the spectra.
+    """
+    if len(gates) < 2:
+        return Isthmus(
+            "none", None, (), None, ("information goes around every layer: none separates inputs from outputs",)
+        )
+    # What the data do not have, no layer can lose.
+    limit = min(d_in, d_out, samples - 1, data_rank)
+    spectra, floors = [gate.spectrum for gate in gates], [gate.floor for gate in gates]
+    forced = limit == min(data_rank, samples - 1)
+    found = narrowest("representations", spectra, limit, rule, eps, floors, forced_everywhere=forced)
+    where = tuple(gates[ell - 1].name or "(output)" for ell in found.layers)
+    said = found.explanation + (f" ({', '.join(where)})" if where else "")
+    if found.status == "unclear":
+        return Isthmus("undetermined", None, (), None, ("representations show no clear drop", said))
+    if found.rank is None:
+        half = "half" if d_out < min(d_in, data_rank) else None
+        why = "no layer is narrower than inputs and outputs force"
+        if data_rank < min(d_in, d_out):
+            why += f"; the inputs have only {data_rank} dimensions themselves"
+        return Isthmus("none", None, (), half, (why, said))
+    rank = found.rank
+    if samples - 1 <= 2 * rank:
+        few = f"{samples} samples are too few to tell a rank of {rank}: supply more than {2 * rank + 1}"
+        return Isthmus("undetermined", None, (), None, (few, said))
+    attained = [gates[ell - 1] for ell in found.layers]
+    local = jacobian if jacobian is not None and jacobian.status in ("clear", "full", "zero") else None
+    if local is not None and local.count > rank:
+        more = f"the Jacobian has rank {local.count} > {rank}: small directions still matter"
+        return Isthmus("undetermined", None, (), None, (more, said))
+    if local is not None and local.count < rank:
+        doubt = curved_only(attained[len(attained) // 2].points, rank, local.count)
+        if doubt:
+            return Isthmus("undetermined", None, (), None, (doubt, said))
+    support = _support(attained, rank, local)
+    if not support:
+        alone = "only the representations show it: neither weights nor the Jacobian agree"
+        return Isthmus("undetermined", None, (), None, (alone, said))
+    reasons = [said, *support]
+    if local is not None and local.count < rank:
+        reasons.append(f"the Jacobian has rank {local.count} < {rank}: the surface closes up, as a circle does")
+    return Isthmus("determined", rank, where, full_or_half(rank, d_in, d_out), tuple(reasons))
+
+
+def _support(attained: list[Gate], rank: int, local: Reading | None) -> list[str]:
+    support = []
+    if any(len(gate.spectrum) == rank for gate in attained):
+        support.append(f"a layer is {rank} wide")
+    drops = [gate.weights for gate in attained if gate.weights is not None and gate.weights.status == "clear"]
+    if any(drop.count == rank for drop in drops):
+        support.append(f"weights: {rank} singular values stand out")
+    elif any(drop.count == rank + 1 for drop in drops):
+        support.append(f"weights: {rank + 1} singular values stand out; one may be constant over the data")
+    if local is not None and local.count == rank:
+        support.append(f"jacobian: rank {rank}")
+    return support
+
+
+def rounding_floor(uncentred: Tensor, eps: float) -> float:
+    """What rounding leaves of a representation after centring, relative to its size before it."""
+    return 4.0 * eps * float(torch.linalg.vector_norm(uncentred))

@@ -1,0 +1,376 @@
+"""The Diagnosis: what was found at every layer and in the whole, as plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from isthmus._checks import fail
+from isthmus._errors import FileFormatError
+from isthmus.diagnosis.agreement import Evidence
+from isthmus.diagnosis.quantities import QUANTITIES, SCHEMA_VERSION
+from isthmus.diagnosis.ranks import Isthmus
+from isthmus.measures import Reading, participation_ratio, stable_rank
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+#: Values of one spectrum that are written to JSON: the first half one by one, those after them thinned evenly.
+MOST_VALUES = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Singular values and how they were obtained.
+
+    Attributes
+    ----------
+    values : Tensor (r,)
+        Decreasing, float64; empty when not computed.
+    method : str
+        ``"exact"``, ``"by frequency"``, ``"unfolded filter"``, ``"randomised"``, ``"sketched"``, ``"not computed"``.
+    error : float
+        Estimated error of the values relative to the largest.
+    reading : Reading or None
+        The count that stands out.
+    note : str
+    """
+
+    values: Tensor
+    method: str
+    error: float = 0.0
+    reading: Reading | None = None
+    note: str = ""
+
+    @property
+    def rank(self) -> int | None:
+        """The count that clearly stands out (all of them, where nothing drops), None when unclear."""
+        return None if self.reading is None or self.reading.status == "unclear" else self.reading.count
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; thinned if long."""
+        count = len(self.values)
+        keep = kept_numbers(count)
+        return {
+            "values": [float(v) for v in self.values[keep]],
+            "count": count,
+            "method": self.method,
+            "error": _number(self.error),
+            "reading": None if self.reading is None else asdict(self.reading),
+            "note": self.note,
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Spectrum:
+        """Inverse of :meth:`to_dict`, up to thinning."""
+        reading = None if content["reading"] is None else Reading(**content["reading"])
+        values = torch.tensor(content["values"], dtype=torch.float64)
+        return Spectrum(values, str(content["method"]), _float(content["error"]), reading, str(content["note"]))
+
+
+def kept_numbers(count: int) -> Tensor:
+    """Which of ``count`` values are written to JSON, from 0."""
+    if count <= MOST_VALUES:
+        return torch.arange(count)
+    half = MOST_VALUES // 2
+    return torch.cat([torch.arange(half), torch.linspace(half, count - 1, MOST_VALUES - half).long()])
+
+
+@dataclass(frozen=True, eq=False)
+class WeightDiagnosis:
+    """One weight matrix: ``label`` says which of the layer's, ``norm`` is ‖W‖_F, exact."""
+
+    label: str
+    shape: tuple[int, ...]
+    norm: float
+    spectrum: Spectrum
+
+    @property
+    def stable_rank(self) -> float:
+        """‖W‖²_F/‖W‖²_op."""
+        return float(stable_rank(self.spectrum.values)) if len(self.spectrum.values) else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "label": self.label,
+            "shape": list(self.shape),
+            "norm": _number(self.norm),
+            "spectrum": self.spectrum.to_dict(),
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> WeightDiagnosis:
+        """Inverse of :meth:`to_dict`."""
+        spectrum = Spectrum.from_dict(content["spectrum"])
+        return WeightDiagnosis(
+            str(content["label"]), tuple(int(n) for n in content["shape"]), _float(content["norm"]), spectrum
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LayerDiagnosis:
+    """One layer.
+
+    Attributes
+    ----------
+    name : str
+        As in ``module.named_modules()``; ``""`` is the output of the whole.
+    kind, type_name : str
+        ``"linear"``, ``"convolution"``, …, ``"norm"``, ``"block"`` (a module around others), ``"output"``; its class.
+    order : int or None
+        Position in the computation; None if the forward never called it.
+    calls : int
+        In one forward; representations of all calls count as samples.
+    units, rows : int
+        Columns and rows of the representation: features or channels; samples × positions.
+    note : str
+        What counted as samples, and what could not be computed.
+    weights : tuple of WeightDiagnosis
+    representation : Spectrum or None
+        Of the centred representation, divided by √rows, positions counting as samples.
+    whole : Spectrum or None
+        The same with all positions of a sample together: its dimensions are those of the map. None where it equals
+        ``representation``, or cannot be had.
+    jacobian : Spectrum or None
+        Median over samples of the singular values of J(x → layer).
+    bypass : float
+        Share of the outputs' variation that survives when this layer is frozen: 0 if everything passes through it.
+    """
+
+    name: str
+    kind: str
+    type_name: str
+    order: int | None
+    calls: int
+    units: int
+    rows: int
+    note: str
+    weights: tuple[WeightDiagnosis, ...]
+    representation: Spectrum | None
+    whole: Spectrum | None
+    jacobian: Spectrum | None
+    bypass: float
+
+    @property
+    def dimensions(self) -> Spectrum | None:
+        """The spectrum whose count is the dimension of the map: ``whole``, or ``representation`` where they agree."""
+        return self.whole if self.whole is not None else self.representation
+
+    @property
+    def participation_ratio(self) -> float:
+        """(Σs²)²/Σs⁴ of the representation."""
+        s = self.representation
+        return math.nan if s is None or len(s.values) == 0 else float(participation_ratio(s.values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        parts = {name: getattr(self, name) for name in ("representation", "whole", "jacobian")}
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "type": self.type_name,
+            "order": self.order,
+            "calls": self.calls,
+            "units": self.units,
+            "rows": self.rows,
+            "note": self.note,
+            "weights": [w.to_dict() for w in self.weights],
+            **{name: None if s is None else s.to_dict() for name, s in parts.items()},
+            "bypass": _number(self.bypass),
+            "participation_ratio": _number(self.participation_ratio),
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> LayerDiagnosis:
+        """Inverse of :meth:`to_dict`."""
+        spectra = {
+            name: None if content[name] is None else Spectrum.from_dict(content[name])
+            for name in ("representation", "whole", "jacobian")
+        }
+        return LayerDiagnosis(
+            name=str(content["name"]),
+            kind=str(content["kind"]),
+            type_name=str(content["type"]),
+            order=None if content["order"] is None else int(content["order"]),
+            calls=int(content["calls"]),
+            units=int(content["units"]),
+            rows=int(content["rows"]),
+            note=str(content["note"]),
+            weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
+            bypass=_float(content["bypass"]),
+            **spectra,
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis:
+    """What a network really uses.
+
+    Attributes
+    ----------
+    isthmus : Isthmus
+        The rank, where it is attained, the verdict and its reasons.
+    agreement : tuple of Evidence
+        Our rank beside other ways of counting.
+    layers : tuple of LayerDiagnosis
+        Every layer with parameters and every block, in the order of the computation; those never called last.
+    whole : dict
+        Numbers of the whole network: parameters, ‖θ‖², balancedness, NTK, fit; see ``quantities``.
+    samples : int
+    notes : tuple of str
+        What was done and what could not be.
+    settings, provenance : dict
+        How it was computed.
+    """
+
+    isthmus: Isthmus
+    agreement: tuple[Evidence, ...]
+    layers: tuple[LayerDiagnosis, ...]
+    whole: Mapping[str, Any]
+    samples: int
+    notes: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int | None:
+        """The bottleneck rank when determined."""
+        return self.isthmus.rank
+
+    @property
+    def verdict(self) -> str:
+        """``"determined"``, ``"none"`` or ``"undetermined"``."""
+        return self.isthmus.verdict
+
+    def __getitem__(self, name: str) -> LayerDiagnosis:
+        """The layer of this name."""
+        return {layer.name: layer for layer in self.layers}[name]
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        found = self.isthmus
+        if found.verdict == "undetermined":
+            return f"Undetermined: whether the network has a bottleneck cannot be said; {found.reasons[0]}."
+        if found.verdict == "none":
+            return f"The network has no bottleneck: {found.reasons[0]}."
+        dimensions = "1 dimension" if found.rank == 1 else f"{found.rank} dimensions"
+        first, last = found.layers[0], found.layers[-1]
+        where = f"at layer {first!r}" if first == last else f"from layer {first!r} to {last!r}"
+        kind = {"full": "", "half": ", as many as its outputs (a half bottleneck)", None: ""}[found.kind]
+        return f"Everything the network computes passes through {dimensions}{kind}, {where} (determined)."
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each layer; of several matrices the largest norm and the smallest stable rank."""
+        import pandas as pd
+
+        rows = []
+        for layer in self.layers:
+            alone = layer.weights[0] if len(layer.weights) == 1 else None
+            tops = [float(w.spectrum.values[0]) for w in layer.weights if len(w.spectrum.values)]
+            rows.append(
+                {
+                    "layer": layer.name or "(output)",
+                    "kind": layer.kind,
+                    "order": layer.order,
+                    "units": layer.units,
+                    "weights": "; ".join("×".join(map(str, w.shape)) for w in layer.weights),
+                    "norm": math.sqrt(sum(w.norm**2 for w in layer.weights)) if layer.weights else math.nan,
+                    "largest": max(tops, default=math.nan),
+                    "stable_rank": min((w.stable_rank for w in layer.weights), default=math.nan),
+                    "weight_rank": alone.spectrum.rank if alone else None,
+                    "dimensions": layer.dimensions.rank if layer.dimensions else None,
+                    "participation_ratio": layer.participation_ratio,
+                    "jacobian_rank": layer.jacobian.rank if layer.jacobian else None,
+                    "bypass": layer.bypass,
+                    "note": layer.note,
+                }
+            )
+        frame = pd.DataFrame(rows)
+        whole = ["order", "weight_rank", "dimensions", "jacobian_rank"]
+        return frame.astype(dict.fromkeys(whole, "Int64"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        return {
+            "format": "isthmus.diagnosis",
+            "version": SCHEMA_VERSION,
+            "sentence": self.sentence,
+            "isthmus": self.isthmus.to_dict(),
+            "agreement": [one.to_dict() for one in self.agreement],
+            "layers": [layer.to_dict() for layer in self.layers],
+            "whole": dict(self.whole),
+            "samples": self.samples,
+            "notes": list(self.notes),
+            "settings": dict(self.settings),
+            "quantities": QUANTITIES,
+            "provenance": dict(self.provenance),
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Diagnosis:
+        """Inverse of :meth:`to_dict`; refuses what is no diagnosis of this version."""
+        who, do = "Diagnosis.from_dict", "Pass what `Diagnosis.to_dict` or `to_json` gave."
+        found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)
+        if found != ("isthmus.diagnosis", SCHEMA_VERSION):
+            fail(who, f"`content` must be a diagnosis of version {SCHEMA_VERSION}", found, do, error=FileFormatError)
+        try:
+            narrow = content["isthmus"]
+            return Diagnosis(
+                isthmus=Isthmus(
+                    verdict=str(narrow["verdict"]),
+                    rank=None if narrow["rank"] is None else int(narrow["rank"]),
+                    layers=tuple(map(str, narrow["layers"])),
+                    kind=narrow["kind"],
+                    reasons=tuple(map(str, narrow["reasons"])),
+                ),
+                agreement=tuple(Evidence.from_dict(one) for one in content["agreement"]),
+                layers=tuple(LayerDiagnosis.from_dict(layer) for layer in content["layers"]),
+                whole=dict(content["whole"]),
+                samples=int(content["samples"]),
+                notes=tuple(map(str, content["notes"])),
+                settings=dict(content["settings"]),
+                provenance=dict(content["provenance"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+            fail(
+                who,
+                "every field must be there and of its type",
+                f"{type(error).__name__}: {error}",
+                do,
+                error=FileFormatError,
+            )
+
+    def to_json(self) -> str:
+        """The same as text; no number in it is NaN or infinite (those are null)."""
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+
+    def plot(self) -> Figure:
+        """Spectra through depth and ranks by layer, as a matplotlib figure."""
+        from isthmus.plotting.diagnosis import draw_diagnosis
+
+        return draw_diagnosis(self.to_dict())
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis of {self.whole.get('type', 'a network')}: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        from isthmus.diagnosis.show import as_html
+
+        return as_html(self)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _float(value: float | None) -> float:
+    return math.nan if value is None else float(value)

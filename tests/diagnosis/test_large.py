@@ -1,0 +1,75 @@
+"""A million samples through a wide layer, whole: bounded memory and the right spectrum."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+SCRIPT = """
+import json, resource, torch
+from torch import nn
+from isthmus.diagnosis import diagnose
+
+torch.set_num_threads(1)
+N, BATCH = {samples}, 4096
+
+class Stream:
+    '''Batches that are made as they are asked for, the same at every pass.'''
+
+    def __len__(self):
+        return -(-N // BATCH)
+
+    def __iter__(self):
+        source = torch.Generator().manual_seed(0)
+        left = N
+        while left > 0:
+            yield torch.randn(min(BATCH, left), 16, generator=source)
+            left -= BATCH
+
+with torch.random.fork_rng():
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 8))
+found = diagnose(net, Stream(), jacobian_samples=0)
+few = next(iter(Stream()))
+twin = net[0].double()(few.double()).detach()
+direct = torch.linalg.svdvals(twin - twin.mean(0)) / len(few) ** 0.5
+part = diagnose(net.float(), few, jacobian_samples=0)["0"].representation.values
+print(json.dumps({{
+    "samples": found.samples,
+    "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    "difference": float(((part[:16] - direct[:16]) / direct[0]).abs().max()),
+    "whole": [float(v) for v in found["0"].representation.values[:17]],
+    "rows": found["0"].rows,
+    "weights": [float(v) for v in torch.linalg.svdvals(net[0].weight.double())],
+}}))
+"""
+
+
+def run(samples: int) -> dict:
+    script = textwrap.dedent(SCRIPT).format(samples=samples)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def check(found: dict, samples: int) -> None:
+    assert found["samples"] == found["rows"] == samples
+    assert found["difference"] < 1e-6
+    # Standard normal inputs: the spectrum of W x is that of W, up to the sample covariance; only 16 dimensions.
+    assert found["whole"][16] < 1e-6 * found["whole"][0]
+    for value, exact in zip(found["whole"][:16], found["weights"][:16], strict=True):
+        assert abs(value / exact - 1) < 6 * (16 / samples) ** 0.5
+    assert found["megabytes"] < 2000
+
+
+def test_a_stream():
+    check(run(10_000), 10_000)
+
+
+@pytest.mark.slow
+def test_a_million_samples():
+    check(run(1_000_000), 1_000_000)

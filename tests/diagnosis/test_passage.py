@@ -1,0 +1,85 @@
+"""What gets past a frozen layer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from architectures import ARCHITECTURES
+from isthmus.diagnosis.capture import in_float64, untouched
+from isthmus.diagnosis.passage import NOTHING, bypass
+from tools import assert_close, gaussian
+
+
+class Sum(nn.Module):
+    """f(x) = a·x₁ + b·x₂ through two layers side by side, then one for both."""
+
+    def __init__(self, a: float, b: float) -> None:
+        super().__init__()
+        self.left, self.right, self.last = (nn.Linear(1, 1, bias=False).double() for _ in range(3))
+        self.left.weight.data.fill_(a)
+        self.right.weight.data.fill_(b)
+        self.last.weight.data.fill_(2.0)
+
+    def forward(self, x):
+        return self.last(self.left(x[:, :1]) + self.right(x[:, 1:]))
+
+
+def test_shares_of_two_ways():
+    X = gaussian(50, 2)
+    shares = bypass(Sum(3.0, 1.0), ((X,), {}), ["left", "right", "last"])
+    d = X - X[0]
+    both = (3 * d[:, 0] + d[:, 1]).square().sum()
+    assert_close(shares["left"], d[:, 1].square().sum() / both)
+    assert_close(shares["right"], (3 * d[:, 0]).square().sum() / both)
+    assert shares["last"] == 0.0
+
+
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
+def test_gates_of_real_architectures(name):
+    """The last layer always is one, the first too; what stands inside a residual block is not."""
+    module, X = ARCHITECTURES[name]()
+    module, _ = in_float64(module)
+    X = X[:6].double() if X.is_floating_point() else X[:6]
+    names = [n for n, m in module.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d, nn.LSTM, nn.Embedding))]
+    names = [n for n in names if "out_proj" not in n]  # attention never calls it
+    with untouched(module):
+        shares = bypass(module, ((X,), {}), names)
+    assert shares[names[-1]] <= NOTHING
+    assert shares[names[0]] <= NOTHING
+    bypassed = {n for n, share in shares.items() if share > 1e-6}
+    assert bool(bypassed) == (name in ("resnet", "transformer", "unet"))
+
+
+def test_a_layer_that_is_called_twice_is_frozen_twice():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3).double()
+
+        def forward(self, x):
+            return self.layer(torch.tanh(self.layer(x))) + 0.0
+
+    assert bypass(Twice(), ((gaussian(5, 3),), {}), ["layer"])["layer"] == 0.0
+
+
+def test_what_never_varies_and_what_depends_on_the_data():
+    class Fickle(nn.Module):
+        """Calls its layer more often for some inputs."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2).double()
+
+        def forward(self, x):
+            out = self.layer(x)
+            return self.layer(out) if not torch.equal(x, x[:1].expand_as(x)) else out
+
+    assert math.isnan(bypass(Fickle(), ((gaussian(5, 2),), {}), ["layer"])["layer"])
+    silent = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).double()
+    silent[1].weight.data.zero_()
+    assert math.isnan(bypass(silent, ((gaussian(5, 2),), {}), ["0"])["0"])
+    assert not silent[0]._forward_hooks
