@@ -17,13 +17,26 @@ from isthmus._errors import (
 )
 
 if TYPE_CHECKING:
-    from isthmus import compression, discovery, experiments, linalg, measures, networks, objective, problems, training
+    from isthmus import (
+        compression,
+        diagnosis,
+        discovery,
+        experiments,
+        linalg,
+        measures,
+        networks,
+        objective,
+        problems,
+        training,
+    )
     from isthmus.compression import rebalance
+    from isthmus.diagnosis import Diagnosis, History, Monitor, diagnose, diagnose_checkpoints
     from isthmus.discovery import Discovery, RankProfile, discover
     from isthmus.estimators import BottleneckRegressor
     from isthmus.files import load, save
     from isthmus.networks import FullyConnected, from_torch
     from isthmus.objective import cost, ridge_from
+    from isthmus.report import save_report
     from isthmus.runs import Run
     from isthmus.trace import Trace
     from isthmus.training import TrainingResult, train
@@ -32,6 +45,7 @@ __version__ = "0.1.0.dev0"
 
 _MODULES = (
     "compression",
+    "diagnosis",
     "discovery",
     "experiments",
     "linalg",
@@ -44,19 +58,25 @@ _MODULES = (
 
 _NAMES = {
     "BottleneckRegressor": "isthmus.estimators",
+    "Diagnosis": "isthmus.diagnosis",
     "Discovery": "isthmus.discovery",
     "FullyConnected": "isthmus.networks",
+    "History": "isthmus.diagnosis",
+    "Monitor": "isthmus.diagnosis",
     "RankProfile": "isthmus.discovery",
     "Run": "isthmus.runs",
     "Trace": "isthmus.trace",
     "TrainingResult": "isthmus.training",
     "cost": "isthmus.objective",
+    "diagnose": "isthmus.diagnosis",
+    "diagnose_checkpoints": "isthmus.diagnosis",
     "discover": "isthmus.discovery",
     "from_torch": "isthmus.networks",
     "load": "isthmus.files",
     "rebalance": "isthmus.compression",
     "ridge_from": "isthmus.objective",
     "save": "isthmus.files",
+    "save_report": "isthmus.report",
     "train": "isthmus.training",
 }
 
@@ -64,10 +84,13 @@ __all__ = [
     "BottleneckRegressor",
     "ConvergenceWarning",
     "DataError",
+    "Diagnosis",
     "Discovery",
     "FileFormatError",
     "FullyConnected",
+    "History",
     "IsthmusError",
+    "Monitor",
     "NumericalWarning",
     "RankProfile",
     "Run",
@@ -76,6 +99,9 @@ __all__ = [
     "__version__",
     "compression",
     "cost",
+    "diagnose",
+    "diagnose_checkpoints",
+    "diagnosis",
     "discover",
     "discovery",
     "experiments",
@@ -89,6 +115,7 @@ __all__ = [
     "rebalance",
     "ridge_from",
     "save",
+    "save_report",
     "train",
     "training",
 ]

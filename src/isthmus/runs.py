@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 import torch
 
-from isthmus import _folders, files
+from isthmus import _folders, _html, files
 from isthmus._atomic import shown
 from isthmus._checks import check_choice, fail
 from isthmus._errors import DataError, FileFormatError, IsthmusError
@@ -36,6 +36,8 @@ STATUSES = ("agrees", "differs", "fails")
 
 CONFIG, ARRAYS, VERDICTS, PROVENANCE = "config.json", "arrays.safetensors", "verdicts.json", "provenance.json"
 FIGURES = ("figure.png", "figure.svg", "figure.pdf")
+#: Made from a Run and kept beside it; it is no part of the record.
+REPORT = "report.html"
 _HASHED = (CONFIG, ARRAYS, VERDICTS)
 _REQUIRED = (*_HASHED, PROVENANCE)
 
@@ -147,6 +149,14 @@ class Run:
             f"Run({self.experiment!r}, key={self.key!r}, {self.status}, "
             f"{len(self.arrays)} arrays, {len(self.figures)} figures)"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [_html.badge(o.status), _html.number(o.value), _html.number(o.expected), _html.name(o.name)]
+            for o in self.outcomes
+        ]
+        title = _html.heading(_html.badge(self.status), f"<b>{_html.name(self.experiment)}</b>", f"key {self.key}")
+        return _html.card(title, _html.table(["outcome", "value", "expected", "statement"], rows))
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the Run as ``folder`` in one step and return its path.
@@ -290,7 +300,7 @@ def check_destination(folder: str | os.PathLike[str]) -> Path:
     if not target.is_dir():
         return target
     names = sorted(entry.name for entry in target.iterdir())
-    strange = [name for name in names if name not in (*_REQUIRED, *FIGURES)]
+    strange = [name for name in names if name not in (*_REQUIRED, *FIGURES, REPORT)]
     if strange:
         others = ", ".join(shown(name, 60) for name in strange[:5]) + (", …" if len(strange) > 5 else "")
         fail(who, "`folder` must be absent, empty or a Run", f"{shown(target)}, which also holds {others}", do)

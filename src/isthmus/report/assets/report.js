@@ -1,0 +1,214 @@
+"use strict";
+// Figures, theme, sorting and downloads of a report. No network, no framework.
+(() => {
+  const root = document.documentElement;
+  const specs = JSON.parse(document.getElementById("figures").textContent);
+  const figures = new Map();
+  const phone = 640;
+  // Texts may look like the name of a colour; there it means nothing.
+  const texts = new Set(["text", "ticktext", "name", "hovertemplate", "customdata"]);
+  const config = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
+
+  function isDark() {
+    const chosen = root.dataset.theme;
+    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  function colour(name) {
+    return getComputedStyle(root).getPropertyValue(`--${name}`).trim();
+  }
+
+  // Plain data with columns and colours in place of their names.
+  function resolved(value, columns, key) {
+    if (texts.has(key) || value === null) return value;
+    if (typeof value === "string") return value[0] === "@" ? colour(value.slice(1)) : value;
+    if (Array.isArray(value)) return value.map((one) => resolved(one, columns, key));
+    if (typeof value !== "object") return value;
+    if (Number.isInteger(value.column)) return columns[value.column];
+    return Object.fromEntries(Object.entries(value).map(([k, one]) => [k, resolved(one, columns, k)]));
+  }
+
+  function dressed(layout, width) {
+    const line = { gridcolor: colour("grid"), linecolor: colour("faint"), tickcolor: colour("faint"), tickfont: { color: colour("muted") } };
+    const base = {
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("ink") },
+      hoverlabel: { bgcolor: colour("ink"), bordercolor: colour("ink"), font: { color: colour("paper"), size: 13 }, align: "left" },
+      margin: { l: 10, r: 14, t: 18, b: 10 },
+      hovermode: "closest",
+      dragmode: false,
+      legend: { orientation: "h", y: 1.08, x: 0 },
+    };
+    const out = { ...base, ...layout };
+    for (const axis of ["xaxis", "yaxis"]) {
+      const title = { font: { size: 13, color: colour("muted") }, standoff: 12, ...layout[axis].title };
+      out[axis] = { ...line, showline: axis === "xaxis", ticks: "outside", ticklen: 4, fixedrange: true, ...layout[axis], title };
+    }
+    if (width < phone) {
+      out.height = Math.min(out.height, 420);
+      if ((out.xaxis.tickvals ?? []).length > 14) Object.assign(out.xaxis, { tickangle: -90, tickfont: { ...out.xaxis.tickfont, size: 9 } });
+    }
+    return out;
+  }
+
+  // A scale of colours at the right would leave a phone no room for the figure.
+  function slim(data, width) {
+    if (width >= phone) return data;
+    const above = { orientation: "h", x: 0.5, y: 1.03, yanchor: "bottom", thickness: 10 };
+    const lay = (bar) => ({ ...bar, ...above, title: { ...bar.title, side: "top" } });
+    return data.map((trace) => ({
+      ...trace,
+      ...(trace.colorbar ? { colorbar: lay(trace.colorbar) } : {}),
+      ...(trace.marker && trace.marker.colorbar ? { marker: { ...trace.marker, colorbar: lay(trace.marker.colorbar) } } : {}),
+    }));
+  }
+
+  function draw(figure, paper) {
+    const { spec, plot } = figure;
+    const width = paper ?? plot.clientWidth;
+    // A scale of colours that turns would leave its old marks behind.
+    const anew = figure.narrow !== width < phone;
+    figure.narrow = width < phone;
+    if (anew) Plotly.purge(plot);
+    const data = slim(resolved(spec.data, spec.columns), width);
+    const layout = dressed(resolved(spec.layout, spec.columns), width);
+    const done = Plotly.react(plot, data, paper ? { ...layout, width: paper } : { ...layout, autosize: true }, config);
+    if (anew && spec.drives) plot.on("plotly_hover", (event) => drive(figure, event.points[0].x));
+    return done;
+  }
+
+  function set(target, path, value) {
+    const parts = path.split(".");
+    const last = parts.pop();
+    for (const part of parts) target = target[part] ??= {};
+    target[last] = value;
+  }
+
+  function choose(figure, which, option) {
+    figure.spec.choices[which].selected = option;
+    for (const [path, value] of Object.entries(figure.spec.choices[which].options[option])) set(figure.spec, path, value);
+  }
+
+  function drive(figure, x) {
+    const { key, values } = figure.spec.drives;
+    const target = figures.get(key);
+    const option = values.indexOf(x);
+    if (!target || option < 0 || target.spec.choices[0].selected === option) return;
+    target.box.querySelector("select").value = String(option);
+    choose(target, 0, option);
+    draw(target);
+  }
+
+  function prepare(spec) {
+    const box = document.querySelector(`[data-figure="${spec.key}"]`);
+    const figure = { spec, box, plot: box.querySelector(".plot") };
+    figures.set(spec.key, figure);
+    spec.choices.forEach((choice, which) => choose(figure, which, choice.selected));
+    for (const select of box.querySelectorAll("select")) {
+      // Some browsers keep a choice over a reload; the figure must show what the menu says.
+      select.value = String(spec.choices[Number(select.dataset.choice)].selected);
+      select.addEventListener("change", () => {
+        choose(figure, Number(select.dataset.choice), Number(select.value));
+        draw(figure);
+      });
+    }
+    for (const button of box.querySelectorAll("[data-save]")) {
+      button.addEventListener("click", () => savePlot(figure, button.dataset.save));
+    }
+    draw(figure);
+  }
+
+  function savePlot(figure, format) {
+    const { offsetWidth: width, offsetHeight: height } = figure.plot;
+    // A file without a ground is unreadable on the other theme.
+    const layout = { ...figure.plot.layout, paper_bgcolor: colour("paper") };
+    const options = { format, filename: `isthmus-${figure.spec.key}`, width, height, scale: format === "png" ? 2 : 1 };
+    return Plotly.downloadImage({ data: figure.plot.data, layout, config }, options);
+  }
+
+  function saveText(text, type, filename) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = filename;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  function csv(table) {
+    const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+    const heads = [...table.tHead.rows[0].cells].map((cell) => quoted(cell.textContent.trim()));
+    const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => quoted(cell.dataset.raw)));
+    return [heads, ...rows].map((row) => row.join(",")).join("\n") + "\n";
+  }
+
+  function sort(table, column, head) {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    for (const other of table.tHead.rows[0].cells) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const body = table.tBodies[0];
+    const key = (row) => row.cells[column].dataset.raw;
+    const numeric = [...body.rows].every((row) => row.cells[column].classList.contains("number"));
+    const order = (a, b) => {
+      const [x, y] = [key(a), key(b)];
+      // What is missing stands last, whichever way.
+      if (!x || !y) return !x - !y;
+      const way = numeric ? Number(x) - Number(y) : x.localeCompare(y, "en", { numeric: true });
+      return up ? way : -way;
+    };
+    body.append(...[...body.rows].sort(order));
+  }
+
+  for (const table of document.querySelectorAll("[data-table]")) {
+    [...table.tHead.rows[0].cells].forEach((head, column) => {
+      const rows = [...table.tBodies[0].rows];
+      if (rows.length && rows.every((row) => row.cells[column].classList.contains("number"))) head.classList.add("number");
+      head.querySelector("button")?.addEventListener("click", () => sort(table, column, head));
+    });
+  }
+  for (const button of document.querySelectorAll("[data-csv]")) {
+    const table = document.querySelector(`[data-table="${button.dataset.csv}"]`);
+    button.addEventListener("click", () => saveText(csv(table), "text/csv", `isthmus-${button.dataset.csv}.csv`));
+  }
+
+  const toggle = document.getElementById("theme");
+  function nameTheme() {
+    toggle.textContent = isDark() ? "Light" : "Dark";
+    toggle.setAttribute("aria-label", `Switch to the ${isDark() ? "light" : "dark"} theme`);
+    toggle.setAttribute("aria-pressed", String(isDark()));
+  }
+  function showTheme() {
+    nameTheme();
+    figures.forEach((figure) => draw(figure));
+  }
+  toggle.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    showTheme();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
+
+  // Paper is white, and narrower than a screen.
+  let before;
+  addEventListener("beforeprint", () => {
+    before = { theme: root.dataset.theme, open: [...document.querySelectorAll("details:not([open])")] };
+    root.dataset.theme = "light";
+    before.open.forEach((one) => (one.open = true));
+    figures.forEach((figure) => draw(figure, 660));
+  });
+  addEventListener("afterprint", () => {
+    if (before.theme) root.dataset.theme = before.theme;
+    else delete root.dataset.theme;
+    before.open.forEach((one) => (one.open = false));
+    figures.forEach((figure) => draw(figure).then(() => Plotly.Plots.resize(figure.plot)));
+  });
+
+  addEventListener("resize", () => {
+    figures.forEach((figure) => {
+      if (figure.narrow !== figure.plot.clientWidth < phone) draw(figure);
+    });
+  });
+
+  nameTheme();
+  specs.forEach(prepare);
+  root.dataset.ready = "true";
+})();

@@ -1,0 +1,250 @@
+"""A Diagnosis as a page: the answer, where the isthmus is, other counts, spectra through depth, the whole network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isthmus._checks import check_choice, check_integer, fail
+from isthmus._errors import FileFormatError, IsthmusError
+from isthmus._html import plain
+from isthmus.diagnosis import Diagnosis, LayerDiagnosis, Spectrum
+from isthmus.report import depth, diagnosis_figures
+from isthmus.report.diagnosis_figures import bypassed, counted, weight_sizes
+from isthmus.report.layers import Layers
+from isthmus.report.origin import origin_section
+from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
+
+_MEANING = {
+    "determined": "The representations show the rank, and weights, width or Jacobian agree.",
+    "none": "No layer that everything passes through is narrower than inputs and outputs force.",
+    "undetermined": "The evidence contradicts itself or is too weak: the first reason says what is in doubt.",
+}
+_KIND = {"full": "narrower than inputs and outputs", "half": "as wide as the outputs, which force it", None: ""}
+#: Key in a layer's plain data: key, title and lead of its section, title of its first figure.
+_SPECTRA = {
+    "dimensions": (
+        "representations",
+        "Representations through depth",
+        "What each layer puts out for the samples: in how many directions does it vary?",
+        "Singular values of the centred representations",
+    ),
+    "weights": (
+        "weights",
+        "Weights through depth",
+        "The matrices themselves, whatever the samples; layers with several have a place for each.",
+        "Singular values of the weights",
+    ),
+    "jacobian": (
+        "jacobians",
+        "Jacobians through depth",
+        "How each layer moves when the inputs move a little: the median over the samples that were looked at.",
+        "Singular values of the Jacobian from the inputs to each layer",
+    ),
+}
+_WHOLE = {
+    "parameters": "parameters",
+    "depth": "depth L",
+    "norm_squared": "squared norm ‖θ‖²",
+    "norm_per_depth": "‖θ‖²/L",
+    "layer_imbalance": "imbalance of the layers",
+    "neuron_imbalance": "imbalance of the neurons",
+    "cost": "cost",
+    "unexplained": "unexplained share of the variance",
+    "criticality": "distance from a minimum",
+    "ntk_trace": "trace of the NTK",
+    "ntk_top": "largest eigenvalue of the NTK",
+    "ntk_top_state": "how that eigenvalue was found",
+    "largest_stable_step": "largest stable step",
+}
+_LEAD = "How many directions each layer uses, counted in three ways."
+_LAYERS_TOLD = (
+    "Ranks are counts of values that clearly stand out; “?” is an unclear drop, empty is not computed.",
+    "Bypass is the share of the outputs' variation that survives when the layer is frozen: 0 if all passes through it.",
+)
+
+
+def page_of(found: Diagnosis, *, document: Mapping[str, Any] | None = None) -> Page:
+    """The page of a Diagnosis.
+
+    Parameters
+    ----------
+    found : Diagnosis
+    document : mapping, optional
+        What its folder's JSON knows beyond it: ``origin``.
+    """
+    return _page(found, {**found.to_dict(), "origin": (document or {}).get("origin")})
+
+
+def page_of_document(document: Any) -> Page:
+    """The page of what :meth:`Diagnosis.to_dict` wrote; the file may be a stranger's."""
+    try:
+        return _page(Diagnosis.from_dict(document), document)
+    except IsthmusError:
+        raise
+    # RuntimeError is what torch says of a list that is no list of numbers.
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as problem:
+        must, do = "the JSON must be that of a Diagnosis", "`isthmus diagnose` writes one as diagnosis.json."
+        return fail("report", must, f"{type(problem).__name__}: {problem}", do, error=FileFormatError)
+
+
+def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
+    check_choice("report", "verdict", found.verdict, _MEANING)
+    if found.rank is not None:
+        check_integer("report", "rank", found.rank, low=0, high=10**9)
+    names = [layer.name or "(output)" for layer in found.layers]
+    inside = set(found.isthmus.layers)
+    places = range(1, len(names) + 1)
+    layers = Layers(places, names, [place for place, name in zip(places, names) if name in inside])
+    origin, quantities = content.get("origin"), content["quantities"]
+    title = str((origin or {}).get("weights") or found.whole.get("type") or "Diagnosis")
+    # A name of ten thousand characters is in the table; here it would be the page.
+    answer = Answer(plain(found.sentence, 400), found.verdict, found.isthmus.reasons, _MEANING[found.verdict])
+    sections = [
+        Section(
+            "layers", "Layer by layer" if found.rank is None else "Where the isthmus is", _layers(found, layers), _LEAD
+        ),
+        Section("agreement", "Agreement", _agreement(found), "Do other ways of counting say the same?"),
+        *(_through(key, found, content["layers"], inside) for key in _SPECTRA),
+        Section("network", "The network as a whole", _whole(found, layers, quantities)),
+        Section("notes", "How it was done", _notes(found, quantities)),
+        origin_section({"data": origin, "parameters": found.settings, "provenance": found.provenance}),
+    ]
+    return Page("Diagnosis", title, answer, _facts(found, len(names)), [one for one in sections if one.blocks])
+
+
+def _facts(found: Diagnosis, count: int) -> list[Fact]:
+    narrow = found.isthmus
+    value = {"determined": str(found.rank), "none": "none", "undetermined": "?"}[found.verdict]
+    doubt = {"none": "nothing is narrower than it must be", "undetermined": "the reasons are above"}
+    facts = [Fact("bottleneck rank", value, doubt.get(found.verdict) or _KIND[narrow.kind])]
+    if narrow.layers:
+        first, last = plain(narrow.layers[0], 24), plain(narrow.layers[-1], 24)
+        where = f"at {first}" if len(narrow.layers) == 1 else f"from {first} to {last}"
+        facts.append(Fact("layers in the isthmus", f"{len(narrow.layers)} of {count}", where))
+    else:
+        facts.append(Fact("layers", str(count), "that were looked at"))
+    facts.append(Fact("samples", f"{found.samples:,}", "that it ran on"))
+    parameters = found.whole.get("parameters")
+    if isinstance(parameters, int):
+        facts.append(Fact("parameters", f"{parameters:,}", plain(found.whole.get("dtype", ""), 24)))
+    return facts
+
+
+def _layers(found: Diagnosis, layers: Layers) -> list[Block]:
+    if not found.layers:
+        return []
+    rows, done = [], []
+    for place, name, layer in zip(layers.places, layers.names, found.layers):
+        state = Badge("isthmus") if place in layers.shaded else "never called" if layer.order is None else ""
+        ranks = [", ".join(filter(None, (counted(part.spectrum) for part in layer.weights)))]
+        ranks += [counted(layer.dimensions), counted(layer.jacobian)]
+        passes = "" if math.isnan(layer.bypass) else "no" if bypassed(layer) else "yes"
+        last = [passes, layer.bypass, *weight_sizes(layer), layer.participation_ratio]
+        rows.append([name, state, layer.kind, layer.units, *ranks, *last])
+        done.append([name, layer.type_name, layer.calls, layer.rows, *_methods(layer)])
+    heads = ["layer", "where", "kind", "units", "rank of W", "dimensions", "rank of J", "all passes", "bypass", "‖W‖"]
+    heads += ["largest s(W)", "stable rank", "participation ratio"]
+    long = len(rows) > 12
+    how = ["layer", "class", "calls", "rows", "weights", "representation", "Jacobian", "note"]
+    return [
+        diagnosis_figures.counts(found.layers, layers, found.rank),
+        Table("layers", "Every layer", heads, rows, _LAYERS_TOLD, folded=long),
+        Table("methods", "How each layer was looked at", how, done, folded=True),
+    ]
+
+
+def _methods(layer: LayerDiagnosis) -> list[str]:
+    """How the spectra of weights, representation and Jacobian were obtained, and the note of the layer."""
+    weights = [f"{part.label} {'×'.join(map(str, part.shape))}: {_method(part.spectrum)}" for part in layer.weights]
+    others = [_method(one) for one in (layer.dimensions, layer.jacobian)]
+    return ["; ".join(weights), *others, layer.note]
+
+
+def _method(spectrum: Spectrum | None) -> str:
+    if spectrum is None:
+        return ""
+    return f"{spectrum.method} ({spectrum.note})" if spectrum.note else spectrum.method
+
+
+def _agreement(found: Diagnosis) -> list[Block]:
+    rows = []
+    for index, one in enumerate(found.agreement):
+        # To differ is no fault here: what each counts is beside it.
+        known = index > 0 and one.rank is not None and found.rank is not None
+        judged = "" if not known else Badge("agrees") if one.rank == found.rank else "differs"
+        rows.append([one.name, one.value, judged, one.meaning])
+    if not rows:
+        return []
+    heads = ["way of counting", "says", "beside the rank", "what it counts, and when it differs"]
+    figure = diagnosis_figures.agreement(found.agreement, found.rank)
+    return [*([figure] if figure else []), Table("agreement-numbers", "What each way of counting says", heads, rows)]
+
+
+def _through(key: str, found: Diagnosis, content: Sequence[Mapping[str, Any]], inside: set[str]) -> Section:
+    section, title, lead, first = _SPECTRA[key]
+    rows, names, drops, shaded = [], [], [], []
+    for layer, plain_layer in zip(found.layers, content):
+        for name, spectrum in _spectra(key, layer, plain_layer):
+            rows.append(_row(spectrum))
+            names.append(name)
+            reading = spectrum["reading"]
+            drops.append(reading["count"] if reading is not None and reading["status"] == "clear" else None)
+            if (layer.name or "(output)") in inside:
+                shaded.append(len(names))
+    known = np.flatnonzero(np.isfinite(rows).any(axis=0)) if rows else np.zeros(0)
+    if not len(known):
+        return Section(section, title, [])
+    spectra = np.stack(rows)[:, : known[-1] + 1]
+    layers = Layers(range(1, len(names) + 1), names, shaded)
+    return Section(section, title, depth.through(section, first, spectra, layers, found.rank, drops), lead)
+
+
+def _spectra(key: str, layer: LayerDiagnosis, content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Names and plain data of a layer's spectra of one kind."""
+    name = layer.name or "(output)"
+    if key == "weights":
+        alone = len(layer.weights) == 1
+        return [(name if alone else f"{name} · {one['label']}", one["spectrum"]) for one in content["weights"]]
+    if key == "dimensions":
+        key = "representation" if content["whole"] is None else "whole"
+    return [] if content[key] is None else [(name, content[key])]
+
+
+def _row(spectrum: Mapping[str, Any]) -> np.ndarray:
+    """The first values (VALUES,), which JSON has one by one; NaN where there is none."""
+    values = np.asarray(spectrum["values"], dtype=np.float64)
+    if values.ndim != 1:
+        raise ValueError("a spectrum is no list of numbers")
+    check_integer("report", "count", spectrum["count"], low=len(values))
+    row = np.full(depth.VALUES, np.nan)
+    row[: len(values)] = values[: depth.VALUES]
+    return row
+
+
+def _whole(found: Diagnosis, layers: Layers, quantities: Mapping[str, Any]) -> list[Block]:
+    rows = []
+    for key, name in _WHOLE.items():
+        if found.whole.get(key) is not None:
+            told = quantities.get(f"whole.{key}") or {}
+            rows.append([name, found.whole[key], str(told.get("formula") or ""), str(told.get("threshold") or "")])
+    # A column of nothing says nothing.
+    width = 4 if any(row[3] for row in rows) else 3
+    heads = ["number", "value", "what it is", "threshold"][:width]
+    table = Table("whole", "Numbers of the whole network", heads, [row[:width] for row in rows])
+    deep = "depth" in found.whole
+    figure = diagnosis_figures.sizes(found.layers, layers, found.rank if deep else None)
+    return [*([figure] if figure else []), *([table] if rows else [])]
+
+
+def _notes(found: Diagnosis, quantities: Mapping[str, Any]) -> list[Block]:
+    rows = [
+        [str(name), str(one["formula"]), str(one["threshold"] or ""), str(one["version"])]
+        for name, one in quantities.items()
+    ]
+    heads = ["number in diagnosis.json", "what it is", "threshold", "since version"]
+    definitions = Table("quantities", "What every number is", heads, rows, folded=True)
+    return [*([Notes(found.notes)] if found.notes else []), *([definitions] if rows else [])]

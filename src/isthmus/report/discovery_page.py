@@ -1,0 +1,157 @@
+"""A Discovery as a page: the answer, the profile, the coordinates, what they mean, other evidence, where it is from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from isthmus._checks import check_choice, check_integer, fail
+from isthmus._errors import FileFormatError, IsthmusError
+from isthmus.discovery import Discovery, RankProfile
+from isthmus.discovery.result import VERDICTS
+from isthmus.report import cloud, meaning
+from isthmus.report.origin import origin_section
+from isthmus.report.page import Answer, Badge, Fact, Figure, Notes, Page, Section, Table, thinned
+from isthmus.report.profile_page import blocks as profile_blocks
+from isthmus.report.samples import Array, check_samples, samples_of, title
+
+_MEANING = {
+    "determined": "One coordinate less is clearly worse, one more no better, and independent searches agree.",
+    "undetermined": "At least one check failed: the number is a guess, and the first reasons say what is in doubt.",
+    "trivial": "A theorem bounds the rank whatever the data: there was nothing to search for.",
+    "given": "The number of coordinates was given by whoever asked; it was not searched for.",
+}
+_NO_SAMPLES = "Made from the JSON file alone, which holds no samples: give the folder to see the coordinates."
+_PROFILE = "How well can networks do that let only k numbers pass from the inputs to the outputs?"
+_CLOUD = "The variables that were found, at the samples. They are uncorrelated and of unit variance."
+_EVIDENCE = "Other ways of counting, which need not give the rank: each says what it counts."
+
+
+def page_of(
+    found: Discovery, *, document: Mapping[str, Any] | None = None, samples: Mapping[str, Any] | None = None
+) -> Page:
+    """The page of a Discovery.
+
+    Parameters
+    ----------
+    found : Discovery
+    document : mapping, optional
+        What its folder's JSON knows beyond it: ``data``, ``truth``, ``provenance``.
+    samples : mapping of str to array, optional
+        From :func:`isthmus.report.samples.samples_of`, which is asked by default: columns beside the coordinates.
+    """
+    more = {key: value for key, value in (document or {}).items() if key in ("data", "truth", "provenance")}
+    columns = samples_of(found) if samples is None else check_samples(samples, len(found.coordinates))
+    U = found.coordinates[thinned(len(found.coordinates))]
+    overview = None
+    if found.sensitivity is not None and found.rank > 1:
+        overview = meaning.overview(found.sensitivity.value, found.feature_names)
+    return _page({**found.to_dict(), **more}, U, columns, overview)
+
+
+def page_of_document(document: Any) -> Page:
+    """The page of what :meth:`Discovery.to_dict` wrote; the file may be a stranger's."""
+    try:
+        return _page(document, None, {}, None)
+    except IsthmusError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
+        must, do = "the JSON must be that of a Discovery", "`isthmus discover` writes one as discovery.json."
+        return fail("report", must, f"{type(problem).__name__}: {problem}", do, error=FileFormatError)
+
+
+def _page(content: Mapping[str, Any], U: Array | None, columns: dict[str, Array], overview: Figure | None) -> Page:
+    rank = check_integer("report", "rank", content["rank"], low=0, high=10**6)
+    check_choice("report", "verdict", content["verdict"], VERDICTS)
+    verdict = content["verdict"]
+    walks = [RankProfile.from_dict(one) for one in content["replicas"]]
+    profile = None if content["profile"] is None else RankProfile.from_dict(content["profile"])
+    answer = Answer(str(content["sentence"]), verdict, _texts(content["reasons"]), _MEANING[verdict])
+    sections = []
+    if profile is not None:
+        sections.append(Section("rank", "Rank profile", profile_blocks(profile, walks, rank, verdict), _PROFILE))
+    sections.append(_coordinates(rank, U, columns))
+    sections.append(meaning.section(content["coordinates"], overview))
+    sections.append(_truth(rank, content.get("truth"), columns))
+    sections.append(Section("evidence", "Other evidence", _evidence(rank, content["evidence"]), _EVIDENCE))
+    if content["notes"]:
+        sections.append(Section("data", "About the data", [Notes(_texts(content["notes"]))]))
+    about = {key: content.get(key) for key in ("data", "settings", "provenance")}
+    sections.append(origin_section(about))
+    source = about["data"] or {}
+    name = source.get("file") or source.get("problem") or "Discovery"
+    return Page("Discovery", str(name), answer, _facts(content, profile, walks), [s for s in sections if s.blocks])
+
+
+def _texts(values: Any) -> list[str]:
+    if not isinstance(values, list):
+        raise TypeError("a list of texts is missing")
+    return [str(value) for value in values]
+
+
+def _facts(content: Mapping[str, Any], profile: RankProfile | None, walks: list[RankProfile]) -> list[Fact]:
+    error = content["error"]
+    guess = "a guess" if content["verdict"] == "undetermined" else "between inputs and outputs"
+    facts = [Fact("variables" if content["rank"] != 1 else "variable", str(content["rank"]), guess)]
+    if error is not None and math.isfinite(error):
+        facts.append(Fact("of the variance missed", f"{100 * error:.2g} %", "on samples held out"))
+    facts.append(Fact("inputs → outputs", f"{len(content['inputs'])} → {len(content['outputs'])}", "columns"))
+    samples = check_integer("report", "samples", content["samples"], low=0)
+    facts.append(Fact("samples", f"{samples:,}", "rows used"))
+    if profile is not None and walks:
+        chosen = ", ".join(str(walk.chosen) for walk in (profile, *walks))
+        facts.append(Fact("independent searches", str(1 + len(walks)), f"which take k = {chosen}"))
+    return facts
+
+
+def _coordinates(rank: int, U: Array | None, columns: dict[str, Array]) -> Section:
+    blocks: list[Any] = []
+    if U is None and rank:
+        blocks.append(Notes([_NO_SAMPLES]))
+    elif U is not None and rank and len(U):
+        colours = [(title(key), values) for key, values in columns.items() if not key.startswith("recovered:")]
+        colours.append(("order of the samples", np.arange(len(U), dtype=np.float64)))
+        blocks.append(cloud.cloud(U, colours))
+    return Section("coordinates", "Coordinates", blocks, _CLOUD)
+
+
+def _truth(rank: int, known: Any, columns: dict[str, Array]) -> Section:
+    """Learned against true: where the data were made by somebody who knows."""
+    blocks: list[Any] = []
+    if known is not None:
+        right = int(known["rank"]) == rank
+        rows = [
+            ["hidden variables", int(known["rank"]), rank, Badge("agrees" if right else "differs")],
+            ["coordinates from the true variables, R²", 1.0, float(known["found_from_true"]), ""],
+            ["true variables from the coordinates, R²", 1.0, float(known["true_from_found"]), ""],
+        ]
+        told = (
+            "R² is by smooth regression on samples held out, the worst of the variables; 1 says: the same information."
+        )
+        blocks.append(Table("truth-numbers", "Truth and answer", ["", "true", "found", ""], rows, [told]))
+    pairs = []
+    for name, values in columns.items():
+        other = columns.get(f"recovered:{name.removeprefix('true:')}")
+        both = None if other is None else np.isfinite(values) & np.isfinite(other)
+        if name.startswith("true:") and other is not None and both is not None and both.any():
+            pairs.append((name.removeprefix("true:"), values[both], other[both]))
+    if pairs:
+        blocks.insert(0, cloud.truth(pairs))
+    return Section("truth", "Learned against true", blocks, "The data were made, so the hidden variables are known.")
+
+
+def _evidence(rank: int, items: Any) -> list[Any]:
+    rows = []
+    for item in items:
+        value = math.nan if item["value"] is None else float(item["value"])
+        # To differ is no fault here: what each counts is beside it.
+        judged = "" if item["rank"] is None else Badge("agrees") if int(item["rank"]) == rank else "differs"
+        rows.append([str(item["name"]), value, judged, str(item["meaning"])])
+    if not rows:
+        return []
+    heads = ["way of counting", "says", "beside the rank", "what it counts"]
+    table = Table("evidence-numbers", "What each way of counting says", heads, rows)
+    return [meaning.evidence(rank, [(row[0], row[1]) for row in rows if math.isfinite(row[1])]), table]

@@ -1,0 +1,102 @@
+"""A Run as a page: what was stated and what came out, its pictures, its arrays, where it is from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isthmus._html import number
+from isthmus.report import depth
+from isthmus.report.origin import origin_section
+from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Picture, Section, Table
+from isthmus.runs import Run
+
+_MEANING = {
+    "agrees": "Everything that was stated came out.",
+    "differs": "Something came out otherwise, for a reason that is given.",
+    "fails": "Something that was stated did not come out, and no reason is known.",
+    "undetermined": "Nothing was judged.",
+}
+_OUTCOMES = (
+    "Each row is one statement with the number that came out beside the number that was expected.",
+    "“Differs” is a difference with a known reason, “fails” one without.",
+)
+_PICTURE = ("The figure as the experiment drew it, for comparison with the paper's.",)
+_MIME = {"figure.svg": "image/svg+xml", "figure.png": "image/png"}
+
+
+def page_of(run: Run) -> Page:
+    """The page of a Run."""
+    counts = {status: sum(o.status == status for o in run.outcomes) for status in ("agrees", "differs", "fails")}
+    reasons = [f"{o.name}: {o.reason}" if o.reason else o.name for o in run.outcomes if o.status != "agrees"]
+    answer = Answer(_sentence(run, counts), run.status, reasons, _MEANING[run.status])
+    facts = [
+        Fact("statements agree", f"{counts['agrees']} of {len(run.outcomes)}", "judged by numbers"),
+        Fact("arrays", str(len(run.arrays)), "kept in the folder"),
+        Fact("key", run.key, "of experiment and parameters"),
+    ]
+    seconds = run.provenance.get("seconds")
+    if isinstance(seconds, (int, float)):
+        facts.append(Fact("seconds", number(float(seconds)), "of computing"))
+    about = {"parameters": dict(run.parameters), "provenance": dict(run.provenance)}
+    sections = [
+        Section("outcomes", "What was stated, and what came out", _outcomes(run)),
+        Section("figure", "Figure", _pictures(run)),
+        *depth.sections(run.arrays, _rank(run)),
+        Section("arrays", "Arrays", _arrays(run), "What the folder keeps in arrays.safetensors."),
+        origin_section(about),
+    ]
+    return Page("Run", run.experiment, answer, facts, [section for section in sections if section.blocks])
+
+
+def _sentence(run: Run, counts: dict[str, int]) -> str:
+    if not run.outcomes:
+        return f"{run.experiment} was computed, and nothing about it was judged."
+    if counts["agrees"] == len(run.outcomes):
+        all_of = f"All {counts['agrees']} statements" if counts["agrees"] > 1 else "The one statement"
+        return f"{all_of} of {run.experiment} came out as stated."
+    parts = [f"{counts['agrees']} of {len(run.outcomes)} statements of {run.experiment} came out as stated"]
+    for status, one, many in (
+        ("differs", "differs for a known reason", "differ for known reasons"),
+        ("fails", "fails", "fail"),
+    ):
+        if count := counts[status]:
+            parts.append(f"{count} {one if count == 1 else many}")
+    return f"{', '.join(parts)}."
+
+
+def _outcomes(run: Run) -> list[Block]:
+    rows = [[Badge(o.status), o.name, _cell(o.value), _cell(o.expected), o.reason] for o in run.outcomes]
+    heads = ["outcome", "statement", "value", "expected", "reason"]
+    return [Table("outcomes", "Outcomes", heads, rows, _OUTCOMES)] if rows else []
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else str(value) if isinstance(value, bool) else value
+
+
+def _pictures(run: Run) -> list[Block]:
+    for name, mime in _MIME.items():
+        if name in run.figures:
+            told = f"The figure of {run.experiment}."
+            return [Picture("figure", "As the experiment drew it", mime, run.figures[name], _PICTURE, told)]
+    return [Notes(["The Run keeps no picture that a page can show."])] if run.figures else []
+
+
+def _arrays(run: Run) -> list[Block]:
+    rows = []
+    for name, array in run.arrays.items():
+        values = np.asarray(array, dtype=np.float64)
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
+        shape = " × ".join(map(str, array.shape)) or "one number"
+        rows.append([name, shape, str(array.dtype), low, high, int(values.size - finite.size)])
+    heads = ["array", "shape", "type", "smallest", "largest", "not finite"]
+    return [Table("arrays", "Names, shapes and ranges", heads, rows, folded=len(rows) > 12)] if rows else []
+
+
+def _rank(run: Run) -> int | None:
+    """The number of values to set apart, where the experiment states it."""
+    rank = run.parameters.get("rank")
+    return rank if isinstance(rank, int) and not isinstance(rank, bool) and 0 < rank < 10**6 else None

@@ -1,0 +1,242 @@
+"""Reports in a real browser without network: drawn, quiet, and every button does what it says."""
+
+import csv
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+import isthmus
+from reported import HOSTILE, discovery, hostile, profile, run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+ARGUMENTS += ["--disable-sync", "--no-first-run"]
+#: Generous: other tests share the machine.
+PATIENCE = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Files by name."""
+    folder = tmp_path_factory.mktemp("reports")
+    found = discovery()
+    X = np.random.default_rng(0).standard_normal((40, 4))
+    isthmus.save_report(found, folder / "discovery.html", X=X)
+    for name, result in (("hostile", hostile()), ("profile", profile()), ("run", run(layers=50, values=100))):
+        isthmus.save_report(result, folder / f"{name}.html")
+    return folder
+
+
+class Watched:
+    """A page whose every complaint and every request is remembered."""
+
+    def __init__(self, browser, path, **options):
+        self.context = browser.new_context(offline=True, accept_downloads=True, **options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.complaints, self.requests = [], []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.context.route("**/*", self._judge)
+        started = time.perf_counter()
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-ready]")
+        self.seconds = time.perf_counter() - started
+
+    def _judge(self, route):
+        if route.request.url.startswith("file:"):
+            route.continue_()
+        else:
+            self.requests.append(route.request.url)
+            route.abort()
+
+    def saved(self, selector):
+        with self.page.expect_download() as waited:
+            self.page.click(selector)
+        return waited.value
+
+    def check_quiet(self):
+        # Blobs and data are made by the page itself; nothing else may be asked for.
+        assert [url for url in self.requests if not url.startswith(("blob:", "data:"))] == []
+        assert self.complaints == []
+
+
+@pytest.fixture(scope="module")
+def opened(browser, reports):
+    """Each report opened once, at the width it is tested at; every test leaves it as it was."""
+    pages = {}
+
+    def give(name):
+        if name not in pages:
+            size = {"width": 390 if name == "hostile" else 1200, "height": 900}
+            pages[name] = Watched(browser, reports / f"{name}.html", viewport=size)
+        return pages[name]
+
+    yield give
+    for watched in pages.values():
+        watched.context.close()
+
+
+@pytest.mark.parametrize("name", ["discovery", "profile", "run", "hostile"])
+def test_every_plot_is_drawn(opened, name):
+    watched = opened(name)
+    drawn = watched.page.evaluate(
+        "[...document.querySelectorAll('.plot')].map(p => p.querySelectorAll("
+        "'.scatterlayer path, .barlayer path, .heatmaplayer image').length)"
+    )
+    assert drawn and all(drawn), drawn
+    assert watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    # Three seconds on a quiet machine; here several tests may share it.
+    assert watched.seconds < 30
+    watched.check_quiet()
+
+
+def test_what_is_forbidden_does_not_happen_and_is_noticed(browser, reports, tmp_path):
+    text = (reports / "profile.html").read_text(encoding="utf-8")
+    mine = '<img src="https://example.org/x.png"><script>document.title = "mine"</script>'
+    path = tmp_path / "report.html"
+    path.write_text(text.replace("<main>", f"<main>{mine}"), encoding="utf-8")
+    watched = Watched(browser, path)
+    assert watched.page.title() != "mine"
+    assert sum("Content Security Policy" in one for one in watched.complaints) == 2
+    with pytest.raises(AssertionError):
+        watched.check_quiet()
+    watched.context.close()
+
+
+def test_hover_and_menu(opened):
+    watched = opened("discovery")
+    page = watched.page
+    _hover(page, "[data-figure=profile]", 2)
+    assert "k = 2" in page.text_content("[data-figure=profile] .hoverlayer")
+    colours = "document.querySelector('[data-figure=cloud] .plot').data[0].marker.color.slice(0, 3)"
+    first = page.evaluate(colours)
+    page.select_option("[data-figure=cloud] [data-choice='2']", label="input x0")
+    assert page.evaluate(colours) != first
+    watched.check_quiet()
+
+
+def test_theme_by_keyboard(opened):
+    watched = opened("discovery")
+    page = watched.page
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    ink = page.evaluate("document.querySelector('[data-figure=profile] .plot').layout.font.color")
+    page.focus("#theme")
+    page.keyboard.press("Enter")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    assert page.evaluate("document.querySelector('[data-figure=profile] .plot').layout.font.color") != ink
+    assert page.get_attribute("#theme", "aria-pressed") == "true"
+    page.keyboard.press("Enter")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == before
+    watched.check_quiet()
+
+
+def test_sort_and_downloads(opened, tmp_path):
+    watched = opened("discovery")
+    page = watched.page
+    # By number and not by text, both ways.
+    head = "[data-table=profile-numbers] th:nth-child(2)"
+    page.click(f"{head} button")
+    assert page.get_attribute(head, "aria-sort") == "ascending"
+    cells = "[...document.querySelectorAll('[data-table=profile-numbers] td:nth-child(2)')].map(c => +c.dataset.raw)"
+    assert page.evaluate(cells) == sorted([0.9, 0.031, 0.034, 0.036])
+    page.click(f"{head} button")
+    assert page.get_attribute(head, "aria-sort") == "descending"
+    assert page.evaluate(cells) == sorted([0.9, 0.031, 0.034, 0.036], reverse=True)
+    svg = watched.saved("[data-figure=profile] [data-save=svg]")
+    assert svg.suggested_filename == "isthmus-profile.svg"
+    svg.save_as(tmp_path / "a.svg")
+    assert "<svg" in (tmp_path / "a.svg").read_text(encoding="utf-8")[:200]
+    watched.saved("[data-figure=profile] [data-save=png]").save_as(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    watched.saved("[data-csv=profile-numbers]").save_as(tmp_path / "a.csv")
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["k"] for row in rows] == ["1", "16", "3", "2"] and float(rows[0]["held-out error"]) == 0.9
+    watched.check_quiet()
+
+
+def test_layers_are_linked(opened):
+    watched = opened("run")
+    page = watched.page
+    layer = "document.querySelector('[data-figure=weights-layer] .plot').data[0].y[1]"
+    share = run(layers=50, values=100).arrays["weight_spectra"]
+    expected = [float(f"{row[1] / row[0]:.5g}") for row in share]
+    assert page.evaluate(layer) == expected[25]
+    _hover(page, "[data-figure=weights-map]", 7)
+    assert page.evaluate(layer) == expected[6]
+    assert page.eval_on_selector("[data-figure=weights-layer] select", "s => s.value") == "6"
+    page.select_option("[data-figure=weights-layer] select", label="layer 9")
+    assert page.evaluate(layer) == expected[8]
+    watched.check_quiet()
+
+
+def test_hostile_names_are_text(opened, tmp_path):
+    watched = opened("hostile")
+    page = watched.page
+    shown = page.evaluate(
+        "[...document.querySelectorAll('[data-table=meaning-numbers] td:nth-child(2)')].map(c => c.textContent)"
+    )
+    assert {name.strip() for name in HOSTILE} == {text.strip() for text in shown}
+    page.locator("details", has=page.locator("[data-table=meaning-numbers]")).locator("summary").click()
+    height = page.evaluate(
+        "Math.max(...[...document.querySelectorAll('[data-table=meaning-numbers] tr')].map(r => r.offsetHeight))"
+    )
+    assert height < 200
+    ticks = page.text_content("[data-figure=meaning] .yaxislayer-above")
+    assert "</script>" in ticks and "@blue" in ticks and "\\u202e" in ticks
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    watched.saved("[data-csv=meaning-numbers]").save_as(tmp_path / "a.csv")
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
+    assert {row["input"] for row in rows} == set(HOSTILE)
+    watched.check_quiet()
+
+
+def test_paper_is_white(opened):
+    watched = opened("discovery")
+    page = watched.page
+    ink = "document.querySelector('[data-figure=cloud] .plot').layout.font.color"
+    page.click("#theme")
+    dark = page.evaluate(ink)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(ink) != dark
+    assert page.evaluate("[...document.querySelectorAll('details')].every(d => d.open)")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(ink) == dark
+    assert not page.evaluate("[...document.querySelectorAll('details')].some(d => d.open)")
+    page.click("#theme")
+    watched.check_quiet()
+
+
+def _hover(page, box, x):
+    """Move the mouse over what is drawn at ``x`` in the first trace there, as a hand would."""
+    plot = page.locator(f"{box} .plot")
+    plot.scroll_into_view_if_needed()
+    place = plot.evaluate(
+        """(plot, x) => {
+            const { xaxis, yaxis } = plot._fullLayout;
+            const trace = plot.data.findLast((one) => one.text || one.z || one.y);
+            const heat = trace.type === "heatmap";
+            const y = heat ? trace.y[0] : trace.y[trace.x.indexOf(x)];
+            const at = plot.getBoundingClientRect();
+            return [at.x + xaxis._offset + xaxis.d2p(x), at.y + yaxis._offset + yaxis.d2p(y)];
+        }""",
+        x,
+    )
+    page.mouse.move(place[0] - 3, place[1] - 3)
+    page.mouse.move(*place, steps=3)
+    page.wait_for_selector(f"{box} .hoverlayer .hovertext")
+    page.wait_for_timeout(100)
