@@ -52,6 +52,8 @@ autodoc_typehints = "none"  # the type line of the docstring carries the shape
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+# Napoleon makes a link of every attribute's name: `rank`, which several classes have, has several targets.
+suppress_warnings = ["ref.python"]
 
 html_theme = "furo"
 html_title = "isthmus"

@@ -17,7 +17,7 @@ ROOT = Path(isthmus.__file__).parent
 #: From the top. Within a line only along an arrow (importer, imported).
 LADDER = (
     ("cli", "__main__"),
-    ("report", "sweeps", "engines"),
+    ("report", "serving", "sweeps", "engines"),
     ("experiments", "runs"),
     ("estimators", "discovery"),
     ("diagnosis",),
@@ -30,7 +30,13 @@ LADDER = (
 )
 #: What the face itself holds, without importing anything.
 FACE = {name for name in vars(isthmus) if name == "__version__" or name.endswith(("Error", "Warning"))}
-ARROWS = {("experiments", "runs"), ("estimators", "discovery"), ("training", "compression"), ("__main__", "cli")}
+ARROWS = {
+    ("experiments", "runs"),
+    ("estimators", "discovery"),
+    ("training", "compression"),
+    ("__main__", "cli"),
+    ("serving", "report"),
+}
 
 
 def line(top: str) -> int:

@@ -19,7 +19,7 @@ def blocks(language):
 
 
 def test_the_python_runs_and_prints_what_is_said(tmp_path):
-    (code,) = blocks("python")
+    code = "\n".join(blocks("python"))
     # The warnings a reader would see are errors here.
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -34,6 +34,8 @@ def test_the_python_runs_and_prints_what_is_said(tmp_path):
     assert lines[0] == "determined 2"
     assert any(line.startswith("(1000, 2) 0.9") for line in lines)
     assert (tmp_path / "ball.safetensors").exists()
+    assert lines[-1].startswith("Everything the network computes passes through 2 dimensions")
+    assert (tmp_path / "report.html").stat().st_size > 10**6
 
 
 def test_both_commands_are_shown_and_exist():

@@ -11,9 +11,12 @@ from __future__ import annotations
 from isthmus.cli.base import app
 from isthmus.cli.convert import convert
 from isthmus.cli.demo import demo
+from isthmus.cli.diagnose import diagnose
 from isthmus.cli.discover import discover
 from isthmus.cli.predict import predict, transform
+from isthmus.cli.report import open, report  # noqa: A004 - the verb
 from isthmus.cli.reproduce import reproduce
+from isthmus.cli.serve import serve
 from isthmus.cli.shell import main
 
 __all__ = ["app", "main"]
@@ -27,6 +30,11 @@ for _verb, _example in (
         "isthmus discover cells.parquet --target growth --target 'protein_*' --group patient --missing median\n\n"
         "isthmus discover arrays.npz --json",
     ),
+    (
+        diagnose,
+        "Examples:  isthmus diagnose net.safetensors --data X.npy --y Y.npy\n\n"
+        "isthmus diagnose --module networks.small:build --weights weights.safetensors --data images.npy",
+    ),
     (transform, "Example:  isthmus transform runs/discover-cells new.csv --out coordinates.csv"),
     (predict, "Example:  isthmus predict runs/discover-cells new.csv --out predicted.csv"),
     (
@@ -35,6 +43,9 @@ for _verb, _example in (
         "isthmus reproduce E-linear --list\n\n"
         "isthmus reproduce E-linear --set depths=2,4,8,16,32 --out runs/mine",
     ),
+    (report, "Example:  isthmus report runs/demo --out report.html"),
+    (open, "Example:  isthmus open runs/demo"),
+    (serve, "Example:  isthmus serve runs --open"),
     (convert, "Example:  isthmus convert weights.pt network.safetensors --slope 0.1"),
 ):
     app.command(epilog=_example)(_verb)

@@ -44,6 +44,7 @@ def demo(
 
     from isthmus.cli.discovery_folder import check_destination
     from isthmus.problems import teacher
+    from isthmus.report.samples import samples_of
 
     folder = check_destination(out)
     task = teacher(**TASK)
@@ -59,7 +60,8 @@ def demo(
     rows = pd.DataFrame({"row": range(len(task.X))})
     ending = None
     try:
-        finish_discovery(context, found, folder, out, origin, rows, as_json=as_json, more={"truth": truth})
+        samples = samples_of(found, task.X, task.Y) | _truth(task.latents, found.coordinates)
+        finish_discovery(context, found, folder, out, origin, rows, samples, as_json=as_json, more={"truth": truth})
     except typer.Exit as undetermined:
         ending = undetermined
     if not as_json:
@@ -68,21 +70,43 @@ def demo(
         raise ending
 
 
-def _explained(A: np.ndarray, B: np.ndarray) -> float:
-    """R² of B as a smooth function of A on held-out rows, the worst column of B; 0 where there is no column."""
+def _recovered(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """B as a smooth function of A on held-out rows; NaN on the others, and everywhere if A has no column."""
     import numpy as np
     from sklearn.kernel_ridge import KernelRidge
 
+    guess = np.full(B.shape, np.nan)
     if 0 in (A.shape[1], B.shape[1]):
-        return 0.0
+        return guess
     # Rows are independent: the last quarter is as good as any other.
     train = np.arange(len(A)) < 3 * len(A) // 4
-    A, B = ((C - C[train].mean(axis=0)) / np.maximum(C[train].std(axis=0), 1e-12) for C in (A, B))
+    centre, scale = B[train].mean(axis=0), np.maximum(B[train].std(axis=0), 1e-12)
+    A = (A - A[train].mean(axis=0)) / np.maximum(A[train].std(axis=0), 1e-12)
     # Its stub has the type of the default for that of the argument.
     smooth = KernelRidge(alpha=0.01, kernel="rbf", gamma=0.15 / A.shape[1])  # pyright: ignore[reportArgumentType]
-    guess = smooth.fit(A[train], B[train]).predict(A[~train])
-    left = ((guess - B[~train]) ** 2).sum(axis=0) / ((B[~train] - B[~train].mean(axis=0)) ** 2).sum(axis=0)
+    guess[~train] = centre + scale * smooth.fit(A[train], (B[train] - centre) / scale).predict(A[~train])
+    return guess
+
+
+def _explained(A: np.ndarray, B: np.ndarray) -> float:
+    """R² of B as a smooth function of A on held-out rows, the worst column of B; 0 where there is no column."""
+    import numpy as np
+
+    guess = _recovered(A, B)
+    held = np.isfinite(guess).all(axis=1)
+    if 0 in guess.shape or not held.any():
+        return 0.0
+    left = ((guess - B)[held] ** 2).sum(axis=0) / ((B[held] - B[held].mean(axis=0)) ** 2).sum(axis=0)
     return float(1.0 - left.max())
+
+
+def _truth(latents: np.ndarray, coordinates: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns for the report: each hidden variable, and what the coordinates say about it."""
+    from isthmus.report.page import thinned
+
+    rows = thinned(len(latents))
+    both = {"true": latents[rows], "recovered": _recovered(coordinates, latents)[rows]}
+    return {f"{kind}:hidden {j}": values[:, j] for kind, values in both.items() for j in range(latents.shape[1])}
 
 
 def _print_truth(rank: int, true_rank: int, both: list[float]) -> None:

@@ -17,6 +17,7 @@ from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.screen import console, text
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from isthmus.discovery import Discovery
@@ -86,9 +87,11 @@ def discover(
     """How many variables do the targets depend on, and which? The rank, the coordinates and the maps.
 
     Killed or interrupted, the same command goes on where it was.
-    The folder holds discovery.json, model.safetensors, coordinates.csv, profile.csv, meaning.csv and figure.png.
+    The folder holds report.html to look at, and discovery.json, model.safetensors, coordinates.csv, profile.csv,
+    meaning.csv, samples.csv and figure.png.
     """
     from isthmus.cli.discovery_folder import check_destination
+    from isthmus.report.samples import samples_of
     from isthmus.tables import read_table
 
     shown = out or Path("runs") / f"discover-{_stem(data)}"
@@ -115,13 +118,16 @@ def discover(
     origin = {"file": data.name, **roles, "missing": missing.value, "text": text_columns.value, "rows_read": len(frame)}
     found = run_discovery(context, chosen.X, chosen.Y, options, folder, shown, restart=restart)
     found = dataclasses.replace(found, notes=(*chosen.notes, *found.notes))
-    finish_discovery(context, found, folder, shown, origin, _beside(frame, chosen, group, time), as_json=as_json)
+    beside = _beside(frame, chosen, group, time)
+    samples = samples_of(found, chosen.X, chosen.Y)
+    finish_discovery(context, found, folder, shown, origin, beside, samples, as_json=as_json)
 
 
 def run_discovery(
     context: typer.Context, X: Any, Y: Any, options: dict[str, Any], folder: Path, shown: Path, *, restart: bool
 ) -> Discovery:
     """Discover, with progress on stderr and finished trainings kept in ``folder`` until the answer is written."""
+    from isthmus._live import LIVE, LiveRecord
     from isthmus._progress import progress
     from isthmus.cli.discovery_folder import PROGRESS, forget_trainings, kept_trainings
     from isthmus.discovery import discover
@@ -135,8 +141,14 @@ def run_discovery(
     settings = context.ensure_object(dict)
     settings["if_interrupted"] = f"; the same command goes on from what is kept in {shown / PROGRESS}"
     settings["started"] = clock.time()
-    with contextlib.redirect_stdout(sys.stderr):
-        found = discover(X, Y, **options, checkpoint=folder / PROGRESS, show_progress=progress)
+    record = LiveRecord(
+        folder / PROGRESS / LIVE,
+        sentence=f"How many variables do {Y.shape[1]} outputs depend on? {len(X)} samples of {X.shape[1]} inputs.",
+        command=sys.argv[1:],
+        facts={"ridge": options.get("ridge", "auto")},
+    )
+    with contextlib.redirect_stdout(sys.stderr), record:
+        found = discover(X, Y, **options, checkpoint=folder / PROGRESS, show_progress=record.beside(progress))
     if reused := found.settings.get("stages_reused"):
         note.print(text(f"resumed: {reused} training{'s' * (reused != 1)} came from the interrupted run"))
     return found
@@ -149,6 +161,7 @@ def finish_discovery(
     shown: Path,
     origin: dict[str, Any],
     rows: pd.DataFrame,
+    samples: dict[str, np.ndarray],
     *,
     as_json: bool,
     more: dict[str, Any] | None = None,
@@ -157,7 +170,7 @@ def finish_discovery(
     from isthmus._provenance import provenance
     from isthmus._strict_json import dumps
     from isthmus.cli.answer import print_answer
-    from isthmus.cli.discovery_folder import FILES, FORMAT, write_discovery
+    from isthmus.cli.discovery_folder import FILES, FORMAT, REPORT, write_discovery
 
     settings = context.ensure_object(dict)
     document = {
@@ -175,12 +188,13 @@ def finish_discovery(
         ),
     }
     with contextlib.redirect_stdout(sys.stderr):
-        write_discovery(folder, found, document, rows)
+        write_discovery(folder, found, document, rows, samples)
     settings["if_interrupted"] = ""
     if as_json:
         print(dumps("discover", document, indent=2))
     else:
         print_answer(found, shown)
+        console().print(text(f"look at it: isthmus open {shown} ({shown / REPORT}, one file to share)"))
     if found.verdict == "undetermined":
         raise typer.Exit(UNDETERMINED)
 

@@ -15,15 +15,19 @@ from isthmus import _folders, files
 from isthmus._atomic import shown
 from isthmus._checks import fail
 from isthmus._errors import IsthmusError
+from isthmus._live import LIVE
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from isthmus.discovery import Discovery
 
 ANSWER, MODEL = "discovery.json", "model.safetensors"
 COORDINATES, PROFILE, MEANING, FIGURE = "coordinates.csv", "profile.csv", "meaning.csv", "figure.png"
-FILES = (ANSWER, MODEL, COORDINATES, PROFILE, MEANING, FIGURE)
+#: For the report: some samples' strongest columns, and the report.
+SAMPLES, REPORT = "samples.csv", "report.html"
+FILES = (ANSWER, MODEL, COORDINATES, PROFILE, MEANING, SAMPLES, FIGURE, REPORT)
 #: Trainings that are finished, while the discovery is not.
 PROGRESS = ".progress"
 #: What says that a folder is ours.
@@ -53,7 +57,7 @@ def check_destination(folder: str | os.PathLike[str]) -> Path:
     if kept.is_symlink() or (kept.exists() and not kept.is_dir()):
         strange.append(PROGRESS)
     elif kept.is_dir():
-        known = ("*.safetensors", _REMAINS)
+        known = ("*.safetensors", LIVE, _REMAINS)
         inside = sorted(entry.name for entry in kept.iterdir())
         strange += [f"{PROGRESS}/{name}" for name in inside if not any(fnmatch.fnmatchcase(name, k) for k in known)]
     if strange:
@@ -82,7 +86,13 @@ def forget_trainings(folder: Path) -> None:
     shutil.rmtree(folder / PROGRESS, ignore_errors=True)
 
 
-def write_discovery(folder: Path, found: Discovery, document: Mapping[str, Any], rows: pd.DataFrame) -> None:
+def write_discovery(
+    folder: Path,
+    found: Discovery,
+    document: Mapping[str, Any],
+    rows: pd.DataFrame,
+    samples: Mapping[str, np.ndarray],
+) -> None:
     """Write everything as ``folder`` in one step; what was there, progress included, is gone with the same step.
 
     Parameters
@@ -94,10 +104,13 @@ def write_discovery(folder: Path, found: Discovery, document: Mapping[str, Any],
         For discovery.json.
     rows : DataFrame
         What to write beside each row's coordinates: its number, and its group and time where there are any.
+    samples : mapping
+        From :func:`isthmus.report.samples.samples_of`.
     """
     import pandas as pd
 
     from isthmus.plotting.style import render
+    from isthmus.report import page_of, save_page
 
     assembly = folder.parent / f".{folder.name}.{secrets.token_hex(6)}.tmp"
     try:
@@ -111,7 +124,9 @@ def write_discovery(folder: Path, found: Discovery, document: Mapping[str, Any],
         _write_csv(assembly / COORDINATES, pd.concat([rows.reset_index(drop=True), coordinates], axis=1))
         _write_csv(assembly / PROFILE, _profiles(found))
         _write_csv(assembly / MEANING, _meaning(found))
+        _write_csv(assembly / SAMPLES, pd.DataFrame(samples))
         files.write_atomic(assembly / FIGURE, render(found.plot()))
+        save_page(page_of(found, document=document, samples=samples), assembly / REPORT)
         # Again: somebody may have put a file of their own there meanwhile.
         check_destination(folder)
         _folders.install(assembly, folder)
@@ -120,6 +135,16 @@ def write_discovery(folder: Path, found: Discovery, document: Mapping[str, Any],
     finally:
         # What is left here is the unfinished new folder, or the previous one after the exchange.
         shutil.rmtree(assembly, ignore_errors=True)
+
+
+def read_samples(folder: Path, found: Discovery) -> Mapping[str, Any] | None:
+    """What :func:`write_discovery` was given as ``samples``; None if the folder is of a time when it was not kept."""
+    from isthmus.tables import read_table
+
+    if found.rank == 0 or not (folder / SAMPLES).is_file():
+        return None
+    frame = read_table(folder / SAMPLES)
+    return {str(name): frame[name].to_numpy() for name in frame.columns}
 
 
 def _profiles(found: Discovery) -> pd.DataFrame:

@@ -39,7 +39,8 @@ def reproduce(
 ) -> None:
     """Run the experiment behind a figure, judge it, and keep it as a folder.
 
-    The folder holds config.json, arrays.safetensors, verdicts.json, provenance.json and the figure.
+    The folder holds report.html to look at, and config.json, arrays.safetensors, verdicts.json, provenance.json and
+    the figure.
     """
     from isthmus.experiments import find_experiment, find_experiments, parse_overrides
 
@@ -74,14 +75,20 @@ def reproduce(
 
 def _reproduce_one(chosen: Any, folder: Path, *, as_json: bool) -> tuple[dict[str, Any], int]:
     """Run, keep and show one experiment; what to say of it in JSON, and the exit code."""
+    from isthmus._live import LIVE, LiveRecord, forget, progress_folder
     from isthmus._progress import progress
-    from isthmus.runs import check_destination
+    from isthmus.report import save_report
+    from isthmus.runs import REPORT, check_destination
 
     # Before the computation, which may be long.
-    check_destination(folder)
-    with contextlib.redirect_stdout(sys.stderr):
-        run = chosen.run(progress=progress)
+    unfinished = progress_folder(check_destination(folder)) / LIVE
+    told = f"{chosen.id}: {chosen.title}."
+    record = LiveRecord(unfinished, sentence=told, command=sys.argv[1:])
+    with contextlib.redirect_stdout(sys.stderr), record:
+        run = chosen.run(progress=record.beside(progress))
         run.write(folder)
+        save_report(run, folder / REPORT)
+    forget(unfinished)
     if not as_json:
         _print_outcomes(run, chosen.title, folder)
     report = {
@@ -89,6 +96,7 @@ def _reproduce_one(chosen: Any, folder: Path, *, as_json: bool) -> tuple[dict[st
         "key": run.key,
         "status": run.status,
         "folder": str(folder),
+        "report": str(folder / REPORT),
         "seconds": run.provenance["seconds"],
         "parameters": dict(run.parameters),
         "outcomes": [vars(outcome) for outcome in run.outcomes],
@@ -125,4 +133,6 @@ def _print_outcomes(run: Any, title: str, folder: Path) -> None:
         rows.add_row(Text(outcome.status, COLOURS[outcome.status]), *map(text, row))
     out.print(rows)
     ending = Text(run.status, COLOURS[run.status])
-    out.print(ending + text(f" in {run.provenance['seconds']:.1f} s, kept in {folder}"))
+    out.print(
+        ending + text(f" in {run.provenance['seconds']:.1f} s, kept in {folder}; look at it: isthmus open {folder}")
+    )

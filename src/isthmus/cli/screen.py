@@ -19,6 +19,8 @@ COLOURS = {
     "determined": "green",
     "trivial": "cyan",
     "given": "cyan",
+    "holds": "green",
+    "none": "cyan",
 }
 
 #: Columns of a pipe: a table has each row in one line.

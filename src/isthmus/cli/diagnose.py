@@ -1,0 +1,97 @@
+"""`isthmus diagnose`: from a file of weights and a file of data to the isthmus of a network and a folder about it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isthmus.cli.base import UNDETERMINED, AsJson
+from isthmus.cli.given import inputs_of, own_network, saved_network
+
+_WHO = "diagnose"
+
+
+class Loss(StrEnum):
+    """What the network was trained on."""
+
+    mse = "mse"
+    cross_entropy = "cross_entropy"
+
+
+def diagnose(
+    data: Annotated[
+        Path, typer.Option(metavar="X", help="Inputs: NPY of any axes (integers are tokens), CSV, Parquet or NPZ.")
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="MODEL", help="File of isthmus.save, or the folder of a discovery.", show_default=False),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Your own class, or a function that makes the network."),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE.safetensors", help="Its state_dict; every tensor must match.")
+    ] = None,
+    y: Annotated[Path | None, typer.Option("--y", metavar="Y", help="Targets, row for row: adds the cost.")] = None,
+    ridge: Annotated[
+        float | None, typer.Option(metavar="λ", help="Weight decay of the training: how near a minimum is it?")
+    ] = None,
+    loss: Annotated[Loss, typer.Option(help="Of the targets.")] = Loss.mse,
+    layers: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Layers to look at; may be repeated. By default all.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of sketches and random directions.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the answer: absent, empty or a diagnosis, which is replaced. "
+            "By default runs/diagnose-NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What does a trained network really use? Where its isthmus is, how narrow, and how sure that is.
+
+    The folder holds diagnosis.json, layers.csv, figure.png and report.html. Weights are read as numbers only: a
+    pickle is refused. With --module, only what you name is imported, from the current folder too, and called without
+    arguments.
+    """
+    from isthmus._progress import progress
+    from isthmus._strict_json import dumps
+    from isthmus.cli.diagnosis_answer import print_diagnosis
+    from isthmus.cli.diagnosis_folder import REPORT, check_destination, write_diagnosis
+    from isthmus.cli.screen import console, text
+    from isthmus.diagnosis import diagnose
+
+    if (model is None) == (module is None):
+        raise typer.BadParameter("name either MODEL or --module PACKAGE.MODULE:FACTORY")
+    if (module is None) != (weights is None):
+        raise typer.BadParameter("--module and --weights go together")
+    name = Path(model.resolve() if model is not None else weights or "").stem
+    shown = out or Path("runs") / f"diagnose-{name or 'network'}"
+    folder = check_destination(shown)
+    # What a user's module prints must not end up in the JSON.
+    with contextlib.redirect_stdout(sys.stderr):
+        net = saved_network(_WHO, model) if model is not None else own_network(_WHO, str(module), Path(weights or ""))
+        X, targets = inputs_of(_WHO, data, y)
+        options = {"ridge": ridge, "loss": loss.value, "layers": layers or None, "seed": seed}
+        found = diagnose(net, X, targets, **options, progress=progress)
+        origin = {"data": data.name, "targets": None if y is None else y.name, "module": module}
+        origin["weights"] = (model or weights or Path()).name
+        document = {**found.to_dict(), "origin": origin}
+        write_diagnosis(folder, found, document)
+    if as_json:
+        print(dumps(_WHO, document, indent=2))
+    else:
+        print_diagnosis(found, shown)
+        console().print(text(f"look at it: isthmus open {shown} ({shown / REPORT}, one file to share)"))
+    if found.verdict == "undetermined":
+        raise typer.Exit(UNDETERMINED)

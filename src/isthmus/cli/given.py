@@ -1,0 +1,125 @@
+"""What verbs about a network are given: a file of weights or the user's own class, and files of inputs and targets."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+
+def saved_network(who: str, path: Path) -> nn.Module:
+    """The network in a file of isthmus.save, as layers that can be looked into."""
+    from collections import OrderedDict
+
+    from torch import nn
+
+    from isthmus import files
+    from isthmus._atomic import open_checked
+    from isthmus._tensorfile import MAX_FILE_BYTES
+    from isthmus.cli.discovery_folder import MODEL
+    from isthmus.diagnosis.checkpoints import refuse_pickle
+    from isthmus.discovery import Discovery
+
+    path = path / MODEL if path.is_dir() else path
+    with open_checked(who, path, MAX_FILE_BYTES) as (handle, _):
+        refuse_pickle(who, path, handle.read(4))
+    loaded: Any = files.load(path)
+    found = getattr(loaded, "discovery_", loaded)
+    if isinstance(found, Discovery):
+        maps: Any = (("encoder", found.encoder), ("decoder", found.decoder))
+        return nn.Sequential(OrderedDict((name, part.to_torch()) for name, part in maps))
+    return found
+
+
+def own_network(who: str, module: str, weights: Path) -> nn.Module:
+    """The user's network with its weights."""
+    from isthmus.diagnosis.checkpoints import load_strictly, read_state
+
+    net = _made(who, module)
+    load_strictly(who, net, read_state(who, weights), str(weights))
+    return net
+
+
+def _made(who: str, module: str) -> nn.Module:
+    """What ``package.module:factory`` makes when called without arguments."""
+    import importlib
+
+    from torch import nn
+
+    from isthmus._checks import fail
+
+    where, colon, what = module.partition(":")
+    if not (where and colon and what):
+        raise typer.BadParameter("--module must be PACKAGE.MODULE:FACTORY, as in networks.small:build")
+    do = "Check the name; the current folder is searched first."
+    with _current_folder_importable():
+        try:
+            factory: Any = importlib.import_module(where)
+            for part in what.split("."):
+                factory = getattr(factory, part)
+            made = factory()
+        except Exception as error:  # whatever the user's code raises
+            got = f"{type(error).__name__}: {error}"
+            try:
+                fail(who, f"--module {module} must be importable and callable without arguments", got, do)
+            except Exception as named:
+                raise named from error
+    if not isinstance(made, nn.Module):
+        got = type(made).__name__
+        fail(who, f"--module {module} must make a torch.nn.Module", got, "Name a class or a function that does.")
+    return made
+
+
+@contextlib.contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def inputs_of(who: str, data: Path, y: Path | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Inputs and targets; those of one NPZ file are its arrays X and Y."""
+    import re
+
+    if y is None and data.suffix.lower() == ".npz":
+        from isthmus.tables import choose_columns, read_table
+
+        frame = read_table(data)
+        names = [str(name) for name in frame.columns]
+        inputs = [name for name in names if re.fullmatch(r"[Xx]\d*", name)]
+        outputs = [name for name in names if re.fullmatch(r"[Yy]\d*", name)]
+        if inputs and outputs:
+            chosen = choose_columns(frame, targets=outputs, features=inputs)
+            return chosen.X, chosen.Y
+    return _array(who, data), None if y is None else _array(who, y)
+
+
+def _array(who: str, path: Path) -> np.ndarray:
+    """Numbers from a file: an NPY as it is, all columns of a table as float64."""
+    import numpy as np
+
+    from isthmus._atomic import open_checked, shown
+    from isthmus._checks import fail
+    from isthmus._errors import FileFormatError
+    from isthmus.tables import choose_columns, read_table
+
+    if path.suffix.lower() != ".npy":
+        return choose_columns(read_table(path), targets=None, need_targets=False).X
+    try:
+        with open_checked(who, path, 2**36) as (handle, _):
+            # Images have four axes, tokens are integers: this is no table. Objects, which are pickles, are refused.
+            return np.load(handle, allow_pickle=False)
+    except (ValueError, EOFError, MemoryError) as error:
+        do = "Write it with numpy.save; arrays of objects are pickles, which are never loaded."
+        fail(who, f"{shown(path)} must be a NumPy array of numbers", error, do, error=FileFormatError)

@@ -1,0 +1,127 @@
+"""`isthmus report` and `isthmus open`: a result that was kept, as one HTML file, and in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.cli.base import AsJson
+from isthmus.cli.screen import console, print_json, text
+
+if TYPE_CHECKING:
+    from isthmus.report import Page
+
+REPORT = "report.html"
+#: A diagnosis keeps up to 1,024 values of every spectrum of every layer.
+_MAX_BYTES, _MAX_VALUES = 2**27, 2**22
+
+
+def report(
+    result: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_OR_JSON", help="Folder of a discovery, a diagnosis or a Run, or one's JSON file."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="By default report.html in the folder.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a result as one HTML file that needs no network. Nothing is computed anew."""
+    from isthmus.report import save_page
+
+    page = page_of_path(result)
+    target = out or (result if result.is_dir() else result.parent) / REPORT
+    if target.exists() and result.exists() and target.samefile(result):
+        raise typer.BadParameter("--out must be another file than RUN_OR_JSON")
+    save_page(page, target)
+    size = target.stat().st_size
+    if as_json:
+        print_json({"report": str(target), "bytes": size, "subject": page.subject, "verdict": page.answer.verdict})
+    else:
+        console().print(text(f"wrote {target} ({size / 1e6:.1f} MB, one file, no network)"))
+
+
+def open(  # noqa: A001 - the verb
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a result, or a report's file.")],
+) -> None:
+    """Show the report of a folder in the browser; it is written first where it is missing."""
+    import webbrowser
+
+    from isthmus._atomic import shown
+    from isthmus._checks import fail
+    from isthmus.report import save_page
+
+    target = run / REPORT if run.is_dir() else run
+    if run.is_dir() and not target.exists():
+        save_page(page_of_path(run), target)
+    if target.suffix.lower() not in (".html", ".htm") or not target.is_file():
+        fail("open", f"{shown(run)} must be a folder or a report", "something else", "`isthmus report` writes one.")
+    if not webbrowser.open(target.resolve().as_uri()):
+        fail("open", "a browser must be there to be started", "none", f"Open {target} yourself.")
+    console().print(text(f"opened {target}"))
+
+
+def page_of_path(path: Path) -> Page:
+    """The page of what a path holds: a folder of a result, a JSON file, or a file of isthmus.save."""
+    from isthmus import files
+    from isthmus._atomic import shown
+    from isthmus._checks import fail
+    from isthmus._errors import DataError
+    from isthmus.cli import diagnosis_folder
+    from isthmus.cli.discovery_folder import ANSWER
+    from isthmus.report import page_of
+
+    if path.is_dir():
+        if (path / ANSWER).is_file():
+            return _page_of_discovery(path)
+        if (path / diagnosis_folder.ANSWER).is_file():
+            return _page_of_json(path / diagnosis_folder.ANSWER)
+        from isthmus.runs import CONFIG, Run
+
+        if not (path / CONFIG).is_file():
+            must = f"{shown(path)} must be the folder of a discovery, a diagnosis or a Run"
+            missing = f"neither {ANSWER} nor {CONFIG} nor {diagnosis_folder.ANSWER} in it"
+            fail("report", must, missing, "Give such a folder.", error=DataError)
+        return page_of(Run.read(path))
+    if path.suffix.lower() == ".safetensors":
+        return page_of(files.load(path))
+    return _page_of_json(path)
+
+
+def _page_of_json(path: Path) -> Page:
+    from isthmus._atomic import open_checked, shown
+    from isthmus._checks import fail
+    from isthmus._errors import FileFormatError
+    from isthmus._strict_json import loads
+    from isthmus.cli.discovery_folder import FORMAT
+    from isthmus.report import diagnosis_page, discovery_page
+
+    with open_checked("report", path, _MAX_BYTES) as (handle, size):
+        document = loads("report", handle.read(size), shown(path), max_values=_MAX_VALUES)
+    kind = document.get("format") if isinstance(document, dict) else None
+    if kind == "isthmus.diagnosis":
+        return diagnosis_page.page_of_document(document)
+    if kind != FORMAT:
+        must = f"{shown(path)} must be the JSON of a discovery or a diagnosis"
+        do = "Give what `isthmus discover` or `isthmus diagnose` wrote or printed, or the folder of a Run."
+        fail("report", must, "something else", do, error=FileFormatError)
+    return discovery_page.page_of_document(document)
+
+
+def _page_of_discovery(folder: Path) -> Page:
+    """All that the folder knows: the object, and beside it the truth, the samples and where it comes from."""
+    from isthmus import files
+    from isthmus.cli.discovery_folder import ANSWER, MODEL, read_samples
+    from isthmus.discovery import Discovery
+    from isthmus.report import page_of
+
+    if not (folder / MODEL).is_file():
+        return _page_of_json(folder / ANSWER)
+    document, found = files.read_json(folder / ANSWER), files.load(folder / MODEL)
+    more: dict[str, Any] = {"document": document if isinstance(document, dict) else {}}
+    if isinstance(found, Discovery):
+        more["samples"] = read_samples(folder, found)
+    return page_of(found, **more)

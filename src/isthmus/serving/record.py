@@ -1,0 +1,215 @@
+"""Reading a live record as it grows: sessions, curves, the walk down the ranks, and lines for people."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from isthmus._errors import IsthmusError
+from isthmus._html import number, plain
+from isthmus._live import BEAT, MOST_BYTES
+from isthmus._strict_json import loads
+from isthmus.serving.inside import Inside, Stamp
+
+#: Seconds of silence after which a record without its process is that of a killed one, and any record a silent one.
+GONE, SILENT = 3 * BEAT, 30.0
+#: Points kept of a curve, lines kept for people, bytes of a line.
+POINTS, LINES, LONGEST = 2000, 60, 2**14
+#: Seconds between two lines for people that say nothing special.
+EVERY = 5.0
+#: Seconds from the start of a session, within which old work is only read back, and seconds that a speed is taken over.
+SETTLING, RECENT = 1.0, 120.0
+
+
+@dataclass
+class Session:
+    """One process that wrote to the record."""
+
+    started: float
+    pid: int
+    host: str
+    sentence: str
+    command: str
+    ridge: float | None
+    #: ``""`` while it goes on.
+    end: str = ""
+    error: str = ""
+
+
+@dataclass
+class Record:
+    """What has been read of one file. Lines that are torn or are not of this kind are counted and left out."""
+
+    session: Session | None = None
+    sessions: int = 0
+    label: str = ""
+    done: float = 0.0
+    total: float | None = None
+    last: float = 0.0
+    damaged: int = 0
+    #: (time, done) of recent steps, for the time left.
+    speed: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=600))
+    #: Name of a number → (done, value) so far.
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    #: Held-out error by walk and rank; rank 0 is the wide network.
+    walks: dict[tuple[int, int], float] = field(default_factory=dict)
+    lines: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LINES))
+    _walk: int = -1
+    _before: float = 0.0
+
+    def take(self, line: bytes) -> None:
+        """Read one line."""
+        kinds = {"start": self._start, "step": self._step, "end": self._end}
+        try:
+            content = loads("live", line[:LONGEST], "the line", max_values=500)
+            at = float(content["time"])
+            kinds[content["kind"]](content, at)
+            self.last = max(self.last, at)
+        except (IsthmusError, LookupError, AttributeError, TypeError, ValueError, OverflowError):
+            self.damaged += 1
+
+    def _end(self, content: dict[str, Any], at: float) -> None:
+        if self.session is None:
+            raise ValueError("an end without a start")
+        state, error = plain(content["state"], 20), plain(content["error"], 500)
+        self.session.end, self.session.error = state, error
+        told = {"done": "computed", "interrupted": "interrupted"}.get(state, "failed")
+        self.lines.append((at, told + (f": {error}" if error else "")))
+
+    def _start(self, content: dict[str, Any], at: float) -> None:
+        ridge = content.get("ridge")
+        self.session = Session(
+            at,
+            int(content["pid"]),
+            plain(content["host"], 200),
+            plain(content["sentence"], 500),
+            plain(content["command"], 500),
+            float(ridge) if isinstance(ridge, (int, float)) else None,
+        )
+        self.sessions += 1
+        self.speed.clear()
+        # The steps of curves go on counting; a walk is told again from its beginning.
+        self._walk = -1
+        self.lines.append((at, "started" if self.sessions == 1 else "started again, from what was kept"))
+
+    def _step(self, content: dict[str, Any], at: float) -> None:
+        total, numbers = content["total"], content["numbers"]
+        if plain(content["label"], 60) != self.label or float(content["done"]) < self.done:
+            self.speed.clear()
+        self.label, self.done = plain(content["label"], 60), float(content["done"])
+        self.total = float(total) if isinstance(total, (int, float)) else None
+        values = {plain(k, 40): float(v) for k, v in numbers.items() if isinstance(v, (int, float))}
+        if self.session is not None and at >= self.session.started + SETTLING:
+            self.speed.append((at, self.done))
+        self._level(values)
+        for name, value in list(values.items())[:12]:
+            _append(self.curves.setdefault(name, []) if len(self.curves) < 24 else self.curves.get(name), self, value)
+        # Every level of a walk, and of a training enough to see that it moves.
+        if "error" in values or at - self._before >= EVERY:
+            self._before = at
+            of = f" of about {self.total:.0f}" if self.total else ""
+            told = ", ".join(f"{name} {number(value, 4)}" for name, value in values.items())
+            self.lines.append((at, f"{self.label} {self.done:.0f}{of}" + (f": {told}" if told else "")))
+
+    def _level(self, values: dict[str, float]) -> None:
+        """A walk begins with the error of a wide network, which has no rank; further errors come with theirs."""
+        if "error" not in values:
+            return
+        rank = int(values.get("rank", 0))
+        if rank <= 0:
+            self._walk += 1
+        if len(self.walks) < 1000:
+            self.walks[max(self._walk, 0), max(rank, 0)] = values["error"]
+
+    def seconds_left(self) -> float | None:
+        """By the speed of late; None where it cannot be said."""
+        if self.total is None or len(self.speed) < 2:
+            return None
+        end, done = self.speed[-1]
+        start, first = next(point for point in self.speed if point[0] >= end - RECENT)
+        if done <= first or end <= start:
+            return None
+        return max(self.total - done, 0.0) * (end - start) / (done - first)
+
+
+def _append(curve: list[tuple[float, float]] | None, record: Record, value: float) -> None:
+    if curve is None:
+        return
+    curve.append((record.done, value))
+    if len(curve) > POINTS:
+        # The newest stays.
+        curve[:] = curve[-1::-2][::-1]
+
+
+class Follower:
+    """Reads a record's new lines, and all of it again when the file was replaced."""
+
+    def __init__(self, inside: Inside, *names: str) -> None:
+        self._inside, self._names = inside, names
+        self._stamp: Stamp | None = None
+        self._offset, self.record = 0, Record()
+
+    def follow(self) -> Record | None:
+        """The record as it is now; None if there is no file."""
+        stamp = self._inside.stamp(*self._names)
+        if stamp is None:
+            return None
+        replaced = self._stamp is None or stamp.inode != self._stamp.inode or stamp.size < self._offset
+        if replaced:
+            self._offset, self.record = 0, Record()
+        if stamp.size > self._offset:
+            try:
+                data = self._inside.read(*self._names, limit=2 * MOST_BYTES, start=self._offset)
+            except OSError:
+                self.record.damaged += 1
+                return self.record
+            # A line without its end is still being written, or never will be.
+            whole = data[: data.rfind(b"\n") + 1]
+            for line in whole.split(b"\n"):
+                if line.strip():
+                    self.record.take(line)
+            self._offset += len(whole)
+        self._stamp = stamp
+        return self.record
+
+    @property
+    def beat(self) -> float:
+        """Time of the last sign of life."""
+        return max(0.0 if self._stamp is None else self._stamp.changed / 1e9, self.record.last)
+
+    def state(self, now: float | None = None, host: str | None = None) -> str:
+        """running, done, interrupted, failed, killed or silent (no sign of life)."""
+        session = self.record.session
+        if session is None or self._stamp is None:
+            return "silent"
+        if session.end in ("interrupted", "failed"):
+            return session.end
+        silence = (time.time() if now is None else now) - self.beat
+        here = host is not None and session.host == host
+        if here and silence > GONE and not is_alive(session.pid):
+            return "killed"
+        if silence > SILENT:
+            return "silent"
+        return "done" if session.end == "done" else "running"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that number runs on this machine."""
+    if pid <= 0:
+        return False
+    if os.name != "posix":
+        # Elsewhere this call would end the process; its silence must tell.
+        return True
+    try:
+        # Signal 0 is none: only the permission and the process are looked at.
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OverflowError:
+        return False
+    except OSError:
+        return True
+    return True
