@@ -19,6 +19,7 @@ from isthmus.measures import (
     linear_expansion,
     parameter_norms,
 )
+from isthmus.measures.representation_cost import estimate_costs
 from tools import assert_close, gaussian, linear_net, orthogonal
 
 
@@ -152,3 +153,109 @@ def test_refused():
         linear_expansion(np.eye(2)).at(3, terms=4)
     with pytest.raises(IsthmusError, match="depth"):
         linear_expansion(np.eye(2)).at(0)
+
+
+A_KNOWN = np.diag([2.5, 1.3, 0.5, 0.0])
+DEPTHS = np.array([40, 60, 90, 130, 200, 300, 400, 500])
+
+
+def costs(A, depths) -> np.ndarray:
+    return np.array([linear_cost(A, int(L)) for L in depths])
+
+
+def test_estimates_recover_the_expansion():
+    """Exact costs of a linear map: rank, 2log|A|₊ and ½‖log₊AᵀA‖²_F come back, up to the next term O(L⁻²)."""
+    known = linear_expansion(A_KNOWN)
+    found = estimate_costs(DEPTHS, costs(A_KNOWN, DEPTHS))
+    assert found.state == "computed"
+    next_term = "the next term of the expansion"
+    assert_close(found.R0.value, known.R0, rtol=1e-6, reason=next_term)
+    assert_close(found.R1.value, known.R1, rtol=1e-3, reason=next_term)
+    assert_close(found.R2.value, known.R2, rtol=2e-2, reason=next_term)
+    assert found.residual < 1e-4
+    # It is that term: four times the depths divide the error of R2 by about 4.
+    deeper = estimate_costs(4 * DEPTHS, costs(A_KNOWN, 4 * DEPTHS))
+    assert abs(deeper.R2.value - known.R2) < 0.35 * abs(found.R2.value - known.R2)
+
+
+def test_an_exact_line_and_an_exact_curve():
+    L = np.array([5.0, 8.0, 12.0])
+    affine = estimate_costs(L, 3 * L + 2)
+    assert_close((affine.R0.value, affine.R1.value), (3.0, 2.0))
+    assert math.isnan(affine.R2.value) and math.isnan(affine.break_p_value)
+    L = np.arange(5.0, 16.0)
+    curved = estimate_costs(L, 3 * L + 2 - 7 / L)
+    assert_close((curved.R0.value, curved.R1.value, curved.R2.value), (3.0, 2.0, -7.0))
+    assert curved.state == "computed" and curved.residual < 1e-12
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_rank_that_changes_half_way_is_not_affine(noise):
+    L = np.arange(6, 42, 2)
+    deep, shallow = np.diag([2.0, 1.5, 0.0]), np.diag([2.0, 1.5, 1.2])
+    # As a minimum over ranks would: continuous, with a bend; and as a jump from one function to another.
+    kink = np.where(L <= 22, 3.0 * L, 66.0 + 2.0 * (L - 22))
+    jump = np.where(L <= 22, costs(shallow, L), costs(deep, L))
+    for norms in (kink, jump):
+        found = estimate_costs(L, norms + noise * gaussian(len(L), seed=3).numpy())
+        assert found.state == "not affine"
+        assert abs(found.break_depth - 22) <= 4
+    noisy = costs(shallow, L) + noise * gaussian(len(L), seed=3).numpy()
+    assert estimate_costs(L, noisy).state == "computed"
+
+
+def test_noise_is_rarely_called_a_break():
+    L = np.arange(10, 40, 2)
+    states = [estimate_costs(L, 4 * L + 3 + 3.0 * gaussian(15, seed=i).numpy()).state for i in range(200)]
+    assert states.count("not affine") <= 6
+
+
+@pytest.mark.parametrize("given_errors", [False, True])
+def test_intervals_cover_as_often_as_they_say(given_errors):
+    L = np.array([10, 12, 15, 20, 26])
+    sigma = np.array([0.1, 0.1, 0.3, 0.3, 0.5]) if given_errors else np.full(5, 0.2)
+    hits = np.zeros(3)
+    for seed in range(400):
+        norms = 4 * L + 3 - 8 / L + sigma * gaussian(5, seed=seed).numpy()
+        found = estimate_costs(L, norms, sigma if given_errors else None, confidence=0.8)
+        for i, (part, truth) in enumerate(zip((found.R0, found.R1, found.R2), (4, 3, -8))):
+            hits[i] += part.low <= truth <= part.high
+    # 400 draws know 0.8 to ± 0.07. With given errors the intervals cover more: Student's and never below those errors.
+    low, high = (0.73, 1.0) if given_errors else (0.73, 0.87)
+    assert bool((hits / 400 >= low).all()) and bool((hits / 400 <= high).all()), hits / 400
+
+
+def test_weights_by_two_routes():
+    L, norms = np.array([5.0, 6, 8, 11, 15]), gaussian(5, seed=7).numpy() + 10
+    sigma = np.array([1.0, 2.0, 1.0, 0.5, 1.0])
+    found = estimate_costs(L, norms, sigma)
+    A = np.stack([L, np.ones(5), 1 / L], 1) / sigma[:, None]
+    normal = np.linalg.solve(A.T @ A, A.T @ (norms / sigma))
+    numbers = (found.R0.value, found.R1.value, found.R2.value)
+    assert_close(numbers, normal, rtol=1e-7, reason="normal equations square the condition")
+    factor = max(1.0, float(((norms / sigma - A @ normal) ** 2).sum()) / 2)
+    assert_close(
+        found.R1.standard_error, math.sqrt(factor * np.linalg.inv(A.T @ A)[1, 1]), rtol=1e-7, reason="as above"
+    )
+
+
+def test_too_few_depths():
+    for depths, norms in (([5], [1.0]), ([5, 9], [1.0, 2.0]), ([5, 5, 9, 9], [1.0, 1.1, 2.0, 2.1])):
+        found = estimate_costs(depths, norms)
+        assert found.state == "too few depths"
+        assert math.isnan(found.R0.value) and math.isnan(found.residual)
+    repeated = estimate_costs([5, 5, 7, 9, 9], [10.0, 10.2, 14.0, 18.1, 18.0])
+    assert repeated.state == "computed" and math.isnan(repeated.R2.value)
+
+
+def test_estimates_refused():
+    with pytest.raises(IsthmusError, match="one for each norm"):
+        estimate_costs([1, 2, 3], [1.0, 2.0])
+    with pytest.raises(IsthmusError, match="one for each norm"):
+        estimate_costs([0, 2, 3], [1.0, 2.0, 3.0])
+    with pytest.raises(IsthmusError, match="errors"):
+        estimate_costs([1, 2, 3], [1.0, 2.0, 3.0], [0.1, 0.0, 0.1])
+    with pytest.raises(IsthmusError, match="confidence"):
+        estimate_costs([1, 2, 3], [1.0, 2.0, 3.0], confidence=1.0)
+    with pytest.raises(IsthmusError, match="finite"):
+        estimate_costs([1, 2, 3], [1.0, math.nan, 3.0])

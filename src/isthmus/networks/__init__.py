@@ -3,5 +3,6 @@
 from isthmus.networks.from_modules import from_torch
 from isthmus.networks.fully_connected import FullyConnected
 from isthmus.networks.hourglass import Hourglass
+from isthmus.networks.kernel import KernelRidge
 
-__all__ = ["FullyConnected", "Hourglass", "from_torch"]
+__all__ = ["FullyConnected", "Hourglass", "KernelRidge", "from_torch"]

@@ -1,0 +1,220 @@
+"""Is a kernel completely positive, K = BᵀB with B ≥ 0? Certificates for "yes" and "no"; otherwise "unknown"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from isthmus._checks import as_matrix, check_integer, check_number, fail
+from isthmus._cite import cites
+from isthmus.linalg import CHUNK_BYTES
+
+#: Rows and columns of K up to which a factor is searched for.
+SEARCH_SIZE = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Positivity:
+    """Whether K is completely positive, with what shows it.
+
+    Attributes
+    ----------
+    verdict : str
+        ``"yes"``, ``"no"`` or ``"unknown"``.
+    factor : Tensor (r, N), or None
+        B ≥ 0 with BᵀB = K up to ``residual``, when the verdict is "yes" and B was found and can be held.
+    witness : Tensor (N, N), or None
+        When the verdict is "no": a copositive C (vᵀCv ≥ 0 for all v ≥ 0) with ⟨C, K⟩ < 0. Completely positive
+        matrices have ⟨C, BᵀB⟩ ≥ 0.
+    residual : float
+        max|BᵀB − K| / max K_ii of the factor, or of the best one tried; NaN when none was.
+    reason : str
+        The theorem, or what was tried.
+    """
+
+    verdict: str
+    factor: Tensor | None
+    witness: Tensor | None
+    residual: float
+    reason: str
+
+
+@cites("bottleneck2023", "Thm. 3(3), Prop. 5", ids=("Q-geodesic",))
+def is_completely_positive(
+    K: Any, *, tolerance: float = 1e-9, restarts: int = 10, generator: torch.Generator | None = None
+) -> Positivity:
+    """K = BᵀB with B ≥ 0: do the points of the kernel K fit, rotated, into a cone R^m_+?
+
+    In turn: K must be positive semi-definite and non-negative; this suffices for rank ≤ 2 (vectors in the plane at
+    pairwise angles ≤ 90°) and for N ≤ 4. A positive semi-definite comparison matrix (K_ii, −K_ij) suffices always
+    (diagonal dominance is a case of it) and is necessary when no three indices have K_ij, K_jk, K_ik > 0. What is
+    left is searched for a factor; not finding one proves nothing.
+
+    Parameters
+    ----------
+    K : array (N, N)
+        Symmetric.
+    tolerance : float, default 1e-9
+        Relative to max K_ii: what counts as zero, as a violation and as a factor.
+    restarts : int, default 10
+        Random starts of the search.
+    generator : torch.Generator, optional
+        Source of the starts; by default one seeded with 0, so that a verdict can be repeated.
+    """
+    who = "is_completely_positive"
+    M = as_matrix(who, "K", K).cpu().numpy()
+    check_number(who, "tolerance", tolerance, low=0.0, high=0.1)
+    check_integer(who, "restarts", restarts, low=0)
+    if M.shape[0] != M.shape[1] or float(np.abs(M - M.T).max()) > max(tolerance, 1e-12) * float(np.abs(M).max()):
+        fail(who, "`K` must be symmetric", f"shape {M.shape}", "Pass a kernel matrix, for example Z @ Z.T.")
+    scale = float(np.abs(M.diagonal()).max()) or float(np.abs(M).max()) or 1.0
+    M = (M + M.T) / (2.0 * scale)
+
+    def yes(B: np.ndarray, reason: str) -> Positivity | None:
+        # Rounding may leave −1e-17 in B: what counts is the product of what is returned.
+        B = np.clip(B, 0.0, None)
+        residual = _residual(B, M)
+        if residual > tolerance:
+            return None
+        return Positivity("yes", torch.from_numpy(B * scale**0.5), None, residual, reason)
+
+    def no(C: np.ndarray, reason: str) -> Positivity:
+        return Positivity("no", None, torch.from_numpy(C), float("nan"), reason)
+
+    i, j = np.unravel_index(int(M.argmin()), M.shape)
+    if M[i, j] < -tolerance:
+        C = np.zeros_like(M)
+        C[i, j] = C[j, i] = 1.0
+        return no(C, f"K[{i}, {j}] is negative")
+    values, vectors = np.linalg.eigh(M)
+    if values[0] < -tolerance:
+        return no(np.outer(vectors[:, 0], vectors[:, 0]), "K has a negative eigenvalue")
+
+    # What rounding left below zero is zero; a factor must still reproduce K itself.
+    doubly = np.clip(M, 0.0, None)
+    if np.count_nonzero(values > tolerance) <= 2:
+        found = yes(_planar_factor(values, vectors), "rank at most 2, at angles of at most 90°")
+        if found:
+            return found
+    comparison, triangle_free = _comparison(doubly, tolerance)
+    lowest, prices, lowest_alone = _perron(comparison)
+    if lowest >= -tolerance:
+        reason = "the comparison matrix is positive semi-definite"
+        edges = np.argwhere(np.triu(comparison < 0, 1))
+        if 8.0 * (len(edges) + len(M)) * len(M) > CHUNK_BYTES:
+            return Positivity("yes", None, None, float("nan"), f"{reason}; the factor is too large to hold")
+        found = yes(_edge_factor(-comparison, prices, edges), reason)
+        if found:
+            return found
+    elif triangle_free:
+        # By Motzkin and Straus xᵀAx ≤ ½(Σx)² for x ≥ 0 and a triangle-free graph A, so that J − 2A is copositive.
+        signs = np.where((comparison < 0) & ~np.eye(len(M), dtype=bool), -1.0, 1.0)
+        C = signs * np.outer(lowest_alone, lowest_alone)
+        if float((C * M).sum()) < 0.0:
+            return no(C, "no three indices are pairwise positive, and the comparison matrix is indefinite")
+
+    small = len(M) <= 4
+    if len(M) > SEARCH_SIZE:
+        return Positivity("unknown", None, None, float("nan"), f"no criterion decides, and N > {SEARCH_SIZE}")
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    root = np.sqrt(np.clip(values, 0.0, None))[:, None] * vectors.T
+    residual = float("nan")
+    for B in _searched_factors(M, root, restarts, generator):
+        found = yes(B, "N ≤ 4: doubly non-negative, with a factor found" if small else "a factor was found")
+        if found:
+            return found
+        residual = float(np.fmin(residual, _residual(B, M)))
+    if small:
+        return Positivity("yes", None, None, residual, "N ≤ 4: doubly non-negative; no factor found")
+    return Positivity("unknown", None, None, residual, f"no criterion decides; no factor found in {restarts} starts")
+
+
+def _residual(B: np.ndarray, M: np.ndarray) -> float:
+    return float(np.abs(B.T @ B - M).max())
+
+
+def _planar_factor(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Vectors in the plane, turned until the first of them lies on an axis and the last before the other."""
+    z = np.sqrt(np.clip(values[-2:], 0.0, None)) * vectors[:, -2:]
+    z = np.c_[z, np.zeros(len(z))][:, :2]  # one value only when N = 1
+    lengths = np.linalg.norm(z, axis=1)
+    longest = z[lengths.argmax()]
+    # Angles from one of them lie in [−90°, 90°]: no branch cut is crossed.
+    angles = np.arctan2(longest[0] * z[:, 1] - longest[1] * z[:, 0], z @ longest)
+    angles = angles - angles[lengths > 1e-8 * lengths.max()].min() if lengths.max() > 0 else angles
+    return lengths * np.stack([np.cos(angles), np.sin(angles)])
+
+
+def _comparison(doubly: np.ndarray, tolerance: float) -> tuple[np.ndarray, bool]:
+    """The comparison matrix K_ii, −K_ij (without entries below the tolerance); is its graph triangle-free?"""
+    edges = doubly > tolerance
+    np.fill_diagonal(edges, False)
+    paths = edges.astype(np.float64) @ edges.astype(np.float64)
+    return np.diag(doubly.diagonal()) - np.where(edges, doubly, 0.0), not bool((edges & (paths > 0.5)).any())
+
+
+def _perron(comparison: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Least eigenvalue; the Perron vectors d > 0 of all components side by side; that of the lowest component alone."""
+    prices, lowest, lowest_alone = np.ones(len(comparison)), np.inf, np.zeros(len(comparison))
+    count, labels = connected_components(comparison != 0, directed=False)
+    for label in range(count):
+        inside = np.flatnonzero(labels == label)
+        values, vectors = np.linalg.eigh(comparison[np.ix_(inside, inside)])
+        # Positive by Perron and Frobenius, up to a sign and underflow.
+        prices[inside] = np.maximum(np.abs(vectors[:, 0]), 1e-100)
+        if values[0] < lowest:
+            lowest, lowest_alone = float(values[0]), np.where(labels == label, prices, 0.0)
+    return lowest, prices, lowest_alone
+
+
+def _edge_factor(weights: np.ndarray, prices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """One row for each edge, √K_ij (√(d_j/d_i) eᵢ + √(d_i/d_j) eⱼ), and one for what is left of each diagonal entry."""
+    rows = np.zeros((len(edges), len(weights)))
+    i, j = edges[:, 0], edges[:, 1]
+    each, size, ratio = np.arange(len(edges)), np.sqrt(weights[i, j]), np.sqrt(prices[j] / prices[i])
+    rows[each, i], rows[each, j] = size * ratio, size / ratio
+    left = -weights.diagonal() - (rows**2).sum(0)
+    return np.concatenate([rows, np.diag(np.sqrt(np.clip(left, 0.0, None)))])
+
+
+def _searched_factors(
+    M: np.ndarray, root: np.ndarray, restarts: int, generator: torch.Generator
+) -> Iterator[np.ndarray]:
+    """Candidates B ≥ 0, one for each start: alternating projections, then a descent on ‖BᵀB − K‖².
+
+    Every factor of K is QV for V = ``root`` and some Q with orthonormal columns: project QV onto B ≥ 0, and the
+    result back onto the factors (a polar decomposition). Inside the cone this ends exactly; at its border the
+    descent with bounds finds the last digits.
+    """
+    n = len(M)
+    rows = n if n <= 4 else min(n * (n + 1) // 2 - 4, 3 * n)  # enough for any completely positive K of N ≤ 5
+
+    def misfit(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        B = flat.reshape(rows, n)
+        E = B.T @ B - M
+        return float((E**2).sum()), (4.0 * B @ E).reshape(-1)
+
+    for _ in range(restarts):
+        start = torch.randn(rows, n, generator=generator, dtype=torch.float64)
+        Q = torch.linalg.qr(start).Q.numpy()
+        for _ in range(300):
+            B = Q @ root
+            if float(B.min()) >= 0.0:
+                break
+            U, _, Wh = np.linalg.svd(np.clip(B, 0.0, None) @ root.T, full_matrices=False)
+            Q = U @ Wh
+        B = np.clip(Q @ root, 0.0, None)
+        if _residual(B, M) > 1e-13:
+            options = {"maxiter": 5000, "maxfun": 10000, "ftol": 0.0, "gtol": 1e-14}
+            bounds = [(0.0, None)] * B.size
+            B = minimize(misfit, B.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+            B = B.reshape(rows, n)
+        yield B
