@@ -18,7 +18,9 @@ from isthmus._errors import (
 
 if TYPE_CHECKING:
     from isthmus import (
+        claims,
         compression,
+        constructions,
         diagnosis,
         discovery,
         experiments,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         problems,
         training,
     )
+    from isthmus.claims import Verdicts, verify
     from isthmus.compression import rebalance
     from isthmus.diagnosis import Diagnosis, History, Monitor, diagnose, diagnose_checkpoints
     from isthmus.discovery import Discovery, RankProfile, discover
@@ -44,7 +47,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _MODULES = (
+    "claims",
     "compression",
+    "constructions",
     "diagnosis",
     "discovery",
     "experiments",
@@ -66,6 +71,7 @@ _NAMES = {
     "RankProfile": "isthmus.discovery",
     "Run": "isthmus.runs",
     "Trace": "isthmus.trace",
+    "Verdicts": "isthmus.claims",
     "TrainingResult": "isthmus.training",
     "cost": "isthmus.objective",
     "diagnose": "isthmus.diagnosis",
@@ -78,6 +84,7 @@ _NAMES = {
     "save": "isthmus.files",
     "save_report": "isthmus.report",
     "train": "isthmus.training",
+    "verify": "isthmus.claims",
 }
 
 __all__ = [
@@ -96,8 +103,11 @@ __all__ = [
     "Run",
     "Trace",
     "TrainingResult",
+    "Verdicts",
     "__version__",
+    "claims",
     "compression",
+    "constructions",
     "cost",
     "diagnose",
     "diagnose_checkpoints",
@@ -118,6 +128,7 @@ __all__ = [
     "save_report",
     "train",
     "training",
+    "verify",
 ]
 
 

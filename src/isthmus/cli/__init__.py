@@ -18,6 +18,7 @@ from isthmus.cli.report import open, report  # noqa: A004 - the verb
 from isthmus.cli.reproduce import reproduce
 from isthmus.cli.serve import serve
 from isthmus.cli.shell import main
+from isthmus.cli.verify import verify
 
 __all__ = ["app", "main"]
 
@@ -34,6 +35,12 @@ for _verb, _example in (
         diagnose,
         "Examples:  isthmus diagnose net.safetensors --data X.npy --y Y.npy\n\n"
         "isthmus diagnose --module networks.small:build --weights weights.safetensors --data images.npy",
+    ),
+    (
+        verify,
+        "Examples:  isthmus verify --list\n\n"
+        "isthmus verify --claim 'C-bn-*'\n\n"
+        "isthmus verify net.safetensors --data X.npy --y Y.npy --ridge 0.01",
     ),
     (transform, "Example:  isthmus transform runs/discover-cells new.csv --out coordinates.csv"),
     (predict, "Example:  isthmus predict runs/discover-cells new.csv --out predicted.csv"),
