@@ -1,0 +1,159 @@
+"""What balancedness gives: it holds at minima, and bounds activations and representations through depth."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims.jacobian_bounds import log_products
+from isthmus.claims.points import Points, points_of
+from isthmus.claims.samples import balanced_net
+from isthmus.claims.stationary import at_a_minimum, least_squares_minimum
+from isthmus.measures import balance, ntk_trace, parameter_norms, representation_spectra
+
+
+@claim(
+    "C-rank-9",
+    "‖W_ℓ‖² + ‖b_ℓ‖² = ‖W_(ℓ+1)‖² at a minimum of cost + ridge·‖θ‖²",
+    paper="rank2023",
+    where="Prop. 12",
+    hypotheses=("ridge > 0 given", "stationary point"),
+    sample=least_squares_minimum,
+)
+def weak_balancedness(subject: Subject) -> Verdict:
+    """‖W_ℓ‖² + ‖b_ℓ‖² = ‖W_{ℓ+1}‖², because rescaling a layer against the next leaves the function as it is.
+
+    Along that rescaling the loss changes only by its ridge: a gradient of relative size r leaves an imbalance of at
+    most r·(‖W_ℓ‖² + ‖b_ℓ‖² + ‖W_{ℓ+1}‖²), which is the tolerance.
+    """
+    hypotheses, residual = at_a_minimum(subject)
+    norms = parameter_norms(subject.net)
+    if len(norms.weights) < 2:
+        return not_applicable("C-rank-9", "=", hypotheses, "one layer has no next one")
+    before, after = norms.layers[:-1], norms.weights[1:]
+    return compare(
+        "C-rank-9",
+        before,
+        "=",
+        after,
+        tolerance=rounding(subject.net) + 2 * residual * _reach(norms.layers),
+        hypotheses=hypotheses,
+        where=lambda i: f"layers {i + 1} and {i + 2}",
+        details={"‖W_ℓ‖² + ‖b_ℓ‖²": norms.layers.tolist(), "‖W_ℓ‖²": norms.weights.tolist()},
+    )
+
+
+def _reach(layers: Tensor) -> float:
+    """How much of the whole gradient one pair of layers may carry: the norm of θ over that of the smallest layer."""
+    return math.sqrt(float(layers.sum() / layers.min().clamp_min(1e-300)))
+
+
+def _balanced(subject: Subject) -> Hypothesis:
+    """Σ_{m ≤ ℓ}‖W_m‖² ≤ (ℓ/L)‖θ‖² for every ℓ: what the proofs take from balancedness."""
+    norms = parameter_norms(subject.net)
+    L = len(norms.weights)
+    share = norms.weights.cumsum(0) - torch.arange(1, L + 1, dtype=torch.float64) / L * norms.total
+    met = bool((share <= rounding(subject.net) * norms.total).all())
+    return Hypothesis.of("balanced", met, f"largest imbalance {balance(subject.net).layer_residual:.2g} of a layer")
+
+
+def _rank(subject: Subject, found: Points) -> tuple[int, Hypothesis]:
+    """The k of the claim: as given, else the largest that every point has."""
+    least = int(found.ranks.min()) if len(found.ranks) else 0
+    k = int(subject.known.get("k", least))
+    return k, Hypothesis.of("k ≤ Rank Jf(x)", 0 < k <= least, f"k = {k}, least rank {least}")
+
+
+def _activation_bounds(subject: Subject, found: Points, k: int) -> Tensor:
+    """cL·max{1, e^{c_1/k}}/(k·(s_1 … s_k)^{2/k}) at each point, with cL = Tr Θ(x, x)."""
+    norms = parameter_norms(subject.net)
+    L = len(norms.weights)
+    excess = norms.total - k * L
+    traces = ntk_trace(subject.net, subject.X[found.index])
+    logs = log_products(found.s)[:, k - 1]
+    # In logarithms: e^{c_1/k} of an untrained network overflows.
+    exponent = max(0.0, excess / k) - 2 * logs / k
+    return traces * exponent.clamp_max(700).exp() / k
+
+
+@claim(
+    "C-bn-7",
+    "Σ‖α_(ℓ−1)(x)‖² ≤ Tr Θ(x,x)·max{1, e^(c₁/k)}/(k·(s_1 … s_k)^(2/k)) with c₁ = ‖θ‖² − kL",
+    paper="bottleneck2023",
+    where="Thm 7 and Thm 16",
+    hypotheses=("|slope| ≤ 1", "x off the kinks", "balanced", "k ≤ Rank Jf(x)"),
+    sample=balanced_net,
+    erratum="The slides print e^(2c₁/k); the paper's max{1, e^(c₁/k)} is used.",
+)
+def bounded_activations(subject: Subject) -> Verdict:
+    """Σ_ℓ‖α_{ℓ-1}(x)‖² ≤ Tr Θ(x,x) · max{1, e^{c_1/k}} / (k·(s_1 … s_k)^{2/k}).
+
+    For every k up to the rank of Jf(x): the proof needs only (s_1 … s_k)(AB) ≤ (s_1 … s_k)(A)·(s_1 … s_k)(B).
+    """
+    found = points_of(subject)
+    k, reach = _rank(subject, found)
+    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, _balanced(subject), reach]
+    if reach.status != "met":
+        return not_applicable("C-bn-7", "≤", hypotheses)
+    sizes = torch.stack([a.square().sum(1) for a in found.trace.activations]).sum(0)
+    # The NTK counts β² with each layer's inputs: Σ(‖α‖² + β²)‖J‖² ≥ Σ‖α‖²‖J‖².
+    return compare(
+        "C-bn-7",
+        sizes,
+        "≤",
+        _activation_bounds(subject, found, k),
+        tolerance=rounding(subject.net, condition=100.0),
+        hypotheses=hypotheses,
+        where=found.name,
+    )
+
+
+@claim(
+    "C-bn-8",
+    "(1−p)L layers have s_(k+1)(α̃_ℓ(X)/√N) ≤ √(Δ(q+1)/L)/p, and (1−2p)L layers ≤ √Δ(√q+√p)/(p√L)",
+    paper="bottleneck2023",
+    where="Cor. 8 and Cor. 17",
+    hypotheses=("|slope| ≤ 1", "x off the kinks", "balanced", "k ≤ Rank Jf(x)"),
+    sample=balanced_net,
+    erratum="Printed with (1−p)L layers and c times the average; two sets of pL layers are exceptional.",
+)
+def low_rank_representations(subject: Subject) -> Verdict:
+    """At most pL (or 2pL) layers have a (k+1)-st singular value of their representation above the bound.
+
+    With q the mean over samples of the bound of C-bn-7 over L, and Δ = ‖θ‖² − kL − 2 log(s_1 … s_k) at one of them. The
+    sides are numbers of layers: those above the bound, and those that may be; over several p.
+    """
+    found = points_of(subject)
+    k, reach = _rank(subject, found)
+    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, _balanced(subject), reach]
+    if reach.status != "met":
+        return not_applicable("C-bn-8", "≤", hypotheses)
+    norms = parameter_norms(subject.net)
+    L = len(norms.weights)
+    q = float(_activation_bounds(subject, found, k).mean()) / L
+    Delta = norms.total - k * L - 2 * float(log_products(found.s)[:, k - 1].max())
+    Delta = max(Delta, 0.0)
+    spectra = subject.known.get("spectra") or representation_spectra(found.trace, centered=False)
+    beyond = torch.stack([s[k] if len(s) > k else s.new_zeros(()) for s in spectra])
+    above, allowed, names = [], [], []
+    for p in (0.05, 0.1, 0.2, 0.3, 0.45):
+        for share, bound in (
+            (p, math.sqrt(Delta * (q + 1) / L) / p),
+            (2 * p, math.sqrt(Delta) * (math.sqrt(q) + math.sqrt(p)) / (p * math.sqrt(L))),
+        ):
+            above.append(float((beyond > bound * (1 + 1e-9)).sum()))
+            allowed.append(share * L)
+            names.append(f"p = {p}, bound {bound:.3g}")
+    return compare(
+        "C-bn-8",
+        above,
+        "≤",
+        allowed,
+        tolerance=1e-12,
+        hypotheses=hypotheses,
+        where=lambda i: names[i],
+        details={f"s_{k + 1} by layer": beyond.tolist()},
+    )

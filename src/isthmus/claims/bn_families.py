@@ -1,0 +1,209 @@
+"""Sequences of networks: narrow minima of rank 1, and representations that diverge (bottleneck2023 §4.1, App. D)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, unmet
+from isthmus.claims.curvature import partial_jacobians
+from isthmus.claims.evidence import Exponent, fit_exponent, lacking
+from isthmus.claims.points import Points, points_of
+from isthmus.claims.samples import gaussian_inputs
+from isthmus.claims.two_functions import network_of
+from isthmus.constructions import divergent, rank_one
+from isthmus.measures import ntk_trace, parameter_norms
+from isthmus.networks import FullyConnected
+
+#: Numbers of samples of the rank-1 fits, each drawn so many times.
+SIZES, DRAWS = (8, 16, 32, 64), 3
+#: Depths of Example 20, and that up to which every partial Jacobian is looked at.
+DEPTHS, LOOKED_AT = (10, 100, 1000, 10_000), 1000
+
+
+def rank_one_fits() -> Subject:
+    """Interpolators through one dimension of a linear map of two, for growing numbers of samples."""
+    source = torch.Generator().manual_seed(71)
+    A = gaussian_inputs(2, 3, 72)
+    fits = []
+    for N in SIZES:
+        for _ in range(DRAWS):
+            X = torch.rand(N, 2, generator=source, dtype=torch.float64)
+            fits.append(Subject(rank_one(X, X @ A, 100, tries=8, generator=source).network, X, X @ A))
+    last = fits[-1]
+    return last.replace(known={"fits": fits, "k_star": 2, "independent": True})
+
+
+_FITS, _DEEP, _RANK, _DRAWN = "interpolators of bottleneck rank 1", "deep networks", "k* > 1", "independent inputs"
+
+
+@claim(
+    "C-bn-10",
+    "Tr Θ(x,x) ≥ c·L·e^(−c₁)·N^(4−4/k*) at some x, for a fit of bottleneck rank 1 and norm L + c₁ to N samples of a "
+    "function of Jacobian rank k*",
+    paper="bottleneck2023",
+    where="Thm 10 and Thm 19",
+    hypotheses=(_FITS, _DEEP, _RANK, _DRAWN),
+    sample=rank_one_fits,
+    rate=True,
+)
+def narrow_minima(subject: Subject) -> Verdict:
+    """The exponent of Tr Θ·e^{c_1}/L in N is at least 4 − 4/k*: fitted, one-sided, its constant being unknown.
+
+    c_1 grows with N. Where Tr Θ/L alone grows that fast, which is more than the theorem asks, that exponent is shown;
+    else e^{c_1} is counted. The largest Tr Θ is looked for at the samples only, which gives less than the maximum.
+
+    ``known["fits"]`` is a list of subjects, network and samples, for at least three N; ``known["k_star"]`` is k*, and
+    ``known["independent"]`` says whether the inputs were drawn independently.
+    """
+    fits: Sequence[Subject] | None = subject.known.get("fits")
+    k_star = subject.known.get("k_star")
+    if fits is None or k_star is None or len({len(fit.X) for fit in fits}) < 3:
+        return lacking("C-bn-10", "≥", "needs fits for three N or more, and k*: known['fits'], known['k_star']")
+    errors = [_misfit(fit) for fit in fits]
+    widths = [min(fit.net.dims) for fit in fits]
+    shares = [sum(n == 1 for n in fit.net.dims) / len(fit.net.dims) for fit in fits]
+    hypotheses = [
+        Hypothesis.of(
+            _FITS,
+            max(errors) <= 1e-6 and max(widths) == 1,
+            f"misfit {max(errors):.2g}, narrowest layers {min(widths)} to {max(widths)}",
+        ),
+        Hypothesis.of(_DEEP, min(shares) >= 0.5, f"{min(shares):.0%} of the layers in the bottleneck, or more"),
+        Hypothesis.of(_RANK, k_star > 1, f"k* = {k_star}"),
+        Hypothesis.of(_DRAWN, subject.known.get("independent"), "said by the maker"),
+    ]
+    logs = np.array([math.log(float(ntk_trace(fit.net, fit.X).max()) / fit.net.depth) for fit in fits])
+    excess = np.array([parameter_norms(fit.net).total - fit.net.depth for fit in fits])
+    sizes = [len(fit.X) for fit in fits]
+    alone, whole = _growth(sizes, logs), _growth(sizes, logs + excess)
+    rate = 4 - 4 / k_star
+    shown = alone if alone.high >= rate else whole
+    return compare(
+        "C-bn-10",
+        shown.value,
+        "≥",
+        rate,
+        tolerance=(shown.high - shown.value) / max(abs(shown.value), rate),
+        hypotheses=hypotheses,
+        where="exponent of Tr Θ/L" if shown is alone else "exponent of Tr Θ·e^c₁/L",
+        details={"Tr Θ/L alone: exponent, low, high": alone.numbers, "with e^c₁": whole.numbers},
+    )
+
+
+def _misfit(fit: Subject) -> float:
+    if fit.Y is None:
+        return math.inf
+    return float((fit.trace().outputs - fit.Y).norm() / fit.Y.norm().clamp_min(1e-300))
+
+
+def _growth(sizes: Sequence[int], logs: np.ndarray) -> Exponent:
+    """The exponent of values given by their logarithms; e^{c_1} has no float64."""
+    unit = max(1.0, float(np.abs(logs).max()) / 500.0)
+    fit = fit_exponent(sizes, np.exp(logs / unit).tolist())
+    return Exponent(*(unit * number for number in fit.numbers))
+
+
+def example_20() -> Subject:
+    """The network of depth 100 at γ = ¾, on the cube."""
+    X = torch.rand(20, 3, generator=torch.Generator().manual_seed(81), dtype=torch.float64)
+    return Subject(divergent(100).network, X, known={"exponent": 0.75})
+
+
+_FUNCTION, _EVEN, _EXPONENT = "f = (x₁, x₂, x₃ + σ(x₁ − x₂)) on [0,1]³", "L even", "γ ∈ (½, 1)"
+
+
+@claim(
+    "C-bn-12",
+    "f = (x₁, x₂, x₃ + σ(x₁ − x₂)) on [0,1]³ has R0 = 3 and R1 = 0, and no uniformly Lipschitz sequence of networks "
+    "attains it",
+    paper="bottleneck2023",
+    where="App. D.1, Example 20",
+    hypotheses=(_FUNCTION, _EVEN, _EXPONENT),
+    sample=example_20,
+    rate=True,
+)
+def diverging_representations(subject: Subject) -> Verdict:
+    """‖θ‖² − 3L → 0, while C_L²·(‖θ‖² − 3L) ≥ ‖Jf(x) − Jf(y)‖_* (C-bn-11) lets Lipschitz constants C_L diverge.
+
+    Three things, shown where they have least slack: the exponent of the excess in L, its upper end, is below 0; that of
+    the largest activation, its lower end, above 0; and the inequality at each depth up to 1000. C_L is the largest
+    partial Jacobian at two points on either side of the kink, which is all that C-bn-11 needs.
+
+    ``known["exponent"]`` is γ. ``known["family"]`` puts other networks of f in the place of those of Example 20.
+    """
+    gamma, given = subject.known.get("exponent"), subject.known.get("family")
+    if gamma is None or subject.X.shape[1] != 3:
+        return lacking("C-bn-12", "≤", "is about networks of Example 20, on [0,1]³: needs known['exponent'], their γ")
+    inside = Hypothesis.of(_EXPONENT, 0.5 < gamma < 1.0, f"γ = {gamma:g}")
+    if given is None:
+        given = [divergent(L, gamma) for L in DEPTHS] if inside.status == "met" else []
+    family: list[FullyConnected] = sorted((network_of(one) for one in given), key=lambda net: net.depth)
+    # The corner is where the representations are largest.
+    X = torch.cat([subject.X.clamp(0.0, 1.0), torch.ones(1, 3).double()])
+    error = max(_example_error(net, X) for net in (*family, subject.net))
+    depths = [net.depth for net in family]
+    hypotheses = [
+        Hypothesis.of(_FUNCTION, error <= 1e-9, f"largest error {error:.2g}"),
+        Hypothesis.of(_EVEN, all(L % 2 == 0 for L in depths), f"depths {depths}"),
+        inside,
+    ]
+    pair = _across_the_kink(X)
+    if unmet(hypotheses) or len(set(depths)) < 3 or len(pair) < 2:
+        why = unmet(hypotheses) or "needs three depths or more, and samples on both sides of the kink"
+        return not_applicable("C-bn-12", "≤", hypotheses, why)
+    excess = [parameter_norms(net).total - 3 * net.depth for net in family]
+    scales = [max(float(a.abs().max()) for a in net.trace(X[-1:]).activations) for net in family]
+    bounds = [_lipschitz_bound(net, pair) for net in family if net.depth <= LOOKED_AT]
+    falls, grows = fit_exponent(depths, excess), fit_exponent(depths, scales)
+    return compare(
+        "C-bn-12",
+        [falls.high, -grows.low, *bounds],
+        "≤",
+        [0.0, 0.0, *excess[: len(bounds)]],
+        tolerance=rounding(family[0]),
+        hypotheses=hypotheses,
+        where=lambda i: ["exponent of the excess", "exponent of the scale", *(f"depth {L}" for L in depths)][i],
+        details={
+            "depth": depths,
+            "‖θ‖² − 3L": excess,
+            "largest activation": scales,
+            "exponent of the excess, low, high": falls.numbers,
+            "exponent of the scale, low, high": grows.numbers,
+        },
+    )
+
+
+def _across_the_kink(X: Tensor) -> Tensor:
+    """Two samples with x₁ < x₂ and x₁ > x₂, (2, 3); empty if there are none."""
+    gap = X[:, 0] - X[:, 1]
+    low, high = (X[side][:1] for side in (gap < -0.05, gap > 0.05))
+    return torch.cat([low, high]) if len(low) and len(high) else X[:0]
+
+
+@torch.no_grad()
+def _example_error(net: FullyConnected, X: Tensor) -> float:
+    if (net.dims[0], net.dims[-1]) != (3, 3):
+        return math.inf
+    wanted = torch.cat([X[:, :2], X[:, 2:] + torch.relu(X[:, :1] - X[:, 1:2])], 1)
+    return float((net(X) - wanted).abs().max())
+
+
+def _lipschitz_bound(net: FullyConnected, pair: Tensor) -> float:
+    """‖Jf(x) − Jf(y)‖_*/C²."""
+    found = points_of(Subject(net, pair))
+    C = max(_largest_partial(found, row) for row in range(len(found.index)))
+    return float(torch.linalg.svdvals(found.J[0] - found.J[-1]).sum()) / C**2
+
+
+def _largest_partial(found: Points, row: int) -> float:
+    """max‖J(x → α_ℓ)‖_op and ‖J(α_ℓ → f)‖_op over the layers; equal shapes at once."""
+    inward, outward = partial_jacobians(found, row)
+    matrices = [*inward, *(G @ W for G, W in zip(outward, found.trace.Ws))]
+    shapes = {tuple(J.shape) for J in matrices}
+    stacks = [torch.stack([J for J in matrices if tuple(J.shape) == shape]) for shape in shapes]
+    return max(float(torch.linalg.matrix_norm(stack, 2).max()) for stack in stacks)

@@ -1,0 +1,247 @@
+"""Functions whose representation cost is known: linear maps, and networks that attain their lower bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims.evidence import lacking
+from isthmus.claims.points import Points, points_of
+from isthmus.claims.samples import gaussian_inputs
+from isthmus.claims.second_corrections import CONFIDENCE, DEPTHS
+from isthmus.claims.two_functions import TRUSTED, is_linear, nonzero_values, product
+from isthmus.constructions import linear_network, positive_linear_network
+from isthmus.linalg import rank_tolerance, svd
+from isthmus.measures import diagonal_expansion, parameter_norms
+from isthmus.measures.positivity import is_completely_positive
+from isthmus.measures.representation_cost import Estimate, estimate_costs
+from isthmus.networks import FullyConnected
+
+#: Samples up to which an isometry into an orthant is searched for, and among which two at more than 90° are.
+SEARCHED, PAIRED = 40, 2000
+#: Width up to which networks of hundreds of layers are written down, and s_1/s_k up to which 1/L is small for them.
+WIDEST, SPREAD = 200, 50.0
+
+
+@torch.no_grad()
+def linear_map(subject: Subject) -> tuple[Tensor | None, Hypothesis]:
+    """The matrix of f on the span of the samples, if f is linear there."""
+    name = "f linear on Ω"
+    if is_linear(subject.net):
+        return product(subject.net)[0], Hypothesis.of(name, True, "a linear network")
+    X, outputs = subject.X, subject.trace().outputs
+    U, s, Vh = svd(X)
+    kept = s > rank_tolerance(s, (len(X), X.shape[1]))
+    if len(X) <= int(kept.sum()):
+        return None, Hypothesis.of(name, None, f"{len(X)} samples span {int(kept.sum())} dimensions: too few to tell")
+    A = ((Vh[kept].mT / s[kept]) @ (U[:, kept].mT @ outputs)).mT
+    left = float((X @ A.mT - outputs).norm() / outputs.norm().clamp_min(1e-300))
+    return A if left <= 1e-9 else None, Hypothesis.of(name, left <= 1e-9, f"no matrix gives a share {left:.2g} of f")
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """An isometry of the span of some points into an orthant: O (m, d), with Oz ≥ 0 for each of them.
+
+    ``exists`` is None where none was found and none excluded.
+    """
+
+    O: Tensor | None
+    exists: bool | None
+    found: str
+
+
+def into_an_orthant(Z: Tensor) -> Embedding:
+    """Are the rows of Z (N, d) completely positive?"""
+    _, s, Vh = svd(Z)
+    Q = Vh[s > rank_tolerance(s, (len(Z), Z.shape[1]))]
+    if float(Z.min()) >= -1e-12 * float(Z.abs().max()):
+        return Embedding(Q.mT @ Q, True, "in the orthant as they are")
+    K = Z[:PAIRED] @ Z[:PAIRED].mT
+    if float(K.min()) < -1e-12 * float(K.diagonal().max()):
+        return Embedding(None, False, "two of them at more than 90°")
+    if len(Z) > SEARCHED:
+        return Embedding(None, None, f"more than {SEARCHED} samples: not searched")
+    answer = is_completely_positive(K, restarts=3)
+    if answer.factor is None:
+        return Embedding(None, False if answer.verdict == "no" else None, answer.reason)
+    # The nearest exact isometry: the factor holds to 1e-9 only.
+    left, _, right = torch.linalg.svd(answer.factor @ torch.linalg.pinv(Z.mT) @ Q.mT, full_matrices=False)
+    return Embedding(left @ right @ Q, True, answer.reason)
+
+
+def positive_map() -> Subject:
+    """A ReLU network of a map with non-negative entries on the positive orthant."""
+    A = torch.tensor([[1.6, 0.3, 0.0], [0.2, 0.7, 0.1], [0.0, 0.4, 1.2], [0.5, 0.0, 0.3]], dtype=torch.float64)
+    return Subject(positive_linear_network(A, 6).network, gaussian_inputs(30, 3, 41).abs())
+
+
+_POSITIVE = "PΩ and AΩ completely positive, k-dimensional"
+
+
+@claim(
+    "C-bn-3",
+    "R1(x ↦ Ax; Ω) = 2 log|A|₊, and R2(x ↦ Ax; Ω) = ½‖log₊ AᵀA‖² where AᵖΩ is completely positive for every p",
+    paper="bottleneck2023",
+    where="§3, Thm 3(3), Prop. 4(3)",
+    hypotheses=("f linear on Ω", _POSITIVE),
+    sample=positive_map,
+    erratum="Thm 3(3) prints the path of kernels reversed; it must start at the input, (1−ℓ/L)P + (ℓ/L)AᵀA.",
+    rate=True,
+)
+def costs_of_linear_maps(subject: Subject) -> Verdict:
+    """R1 = 2 log|A|_+ (and R2 = ½‖log_+AᵀA‖²), fitted over depths to the norms of networks that compute Ax on Ω.
+
+    No network has less (C-bn-1). The networks are the completely positive path for R1, and for R2 the least linear
+    network, which σ leaves alone where each right singular vector has one sign on Ω. Slope 1 has no hypothesis.
+    """
+    A, linear = linear_map(subject)
+    if A is None:
+        return not_applicable("C-bn-3", "≈", [linear, Hypothesis.of(_POSITIVE, None)])
+    _, s, Vh = svd(A)
+    values = nonzero_values(A, float(rank_tolerance(s, (len(A), A.shape[1]))))
+    k = 0 if values is None else len(values)
+    if values is None or k == 0:
+        return not_applicable("C-bn-3", "≈", [linear, Hypothesis.of(_POSITIVE, None, "rank 0, or not clear")])
+    positive, families = _families(subject, A, Vh[:k])
+    spread = float(values[0] / values[-1])
+    if positive.status != "met" or max(A.shape) > WIDEST or spread > SPREAD:
+        far = f"wider than {WIDEST}, or singular values spread by {spread:.3g}: no fit at depths up to {DEPTHS[-1]}"
+        return not_applicable("C-bn-3", "≈", [linear, positive], "" if positive.status != "met" else far)
+    exact, verdicts = diagonal_expansion(values), []
+    for name, build, with_R2 in families:
+        if not _computes(build(DEPTHS[0]), A, subject.X):
+            return not_applicable("C-bn-3", "≈", [linear, positive], f"the {name} does not compute Ax")
+        norms = [parameter_norms(build(depth)).total for depth in DEPTHS]
+        fit = estimate_costs(DEPTHS, norms, confidence=CONFIDENCE)
+        terms = [("R1", fit.R1, exact.R1), ("R2", fit.R2, exact.R2)][: 2 if with_R2 else 1]
+        for term, found, wanted in terms:
+            verdicts.append(near("C-bn-3", found, wanted, [linear, positive], f"{term}, {name}"))
+    return min(verdicts, key=lambda v: v.slack + v.tolerance)
+
+
+def near(identity: str, found: Estimate, wanted: float, hypotheses: list[Hypothesis], where: str) -> Verdict:
+    """Whether a fitted number has the wanted one in its interval."""
+    scale = max(abs(found.value), abs(wanted), 1e-300)
+    reach = (found.high - found.low) / 2 + TRUSTED
+    details = {"fitted, low, high": [found.value, found.low, found.high]}
+    return compare(
+        identity,
+        found.value,
+        "≈",
+        wanted,
+        tolerance=reach / scale,
+        hypotheses=hypotheses,
+        where=where,
+        details=details,
+    )
+
+
+def _families(
+    subject: Subject, A: Tensor, Vh: Tensor
+) -> tuple[Hypothesis, list[tuple[str, Callable[[int], FullyConnected], bool]]]:
+    """Networks of Ax by depth: name, builder, whether they attain R2."""
+    slope = subject.net.slope
+    if slope == 1.0:
+        build = [("linear", lambda depth: linear_network(A, depth).network, True)]
+        return Hypothesis.of(_POSITIVE, True, "not needed in linear networks"), build
+    inputs = subject.X @ Vh.mT @ Vh
+    if int(torch.linalg.matrix_rank(inputs)) < len(Vh):
+        return Hypothesis.of(_POSITIVE, False, f"samples do not span {len(Vh)} dimensions"), []
+    before, after = into_an_orthant(inputs), into_an_orthant(subject.X @ A.mT)
+    if before.O is None or after.O is None:
+        known = False if False in (before.exists, after.exists) else None
+        return Hypothesis.of(_POSITIVE, known, f"PΩ: {before.found}; AΩ: {after.found}"), []
+
+    # The path goes straight in kernels, which suits singular values around 1; all layers share the rest.
+    size = float(torch.linalg.svdvals(A)[: len(Vh)].log().mean().exp())
+
+    def path(depth: int) -> FullyConnected:
+        made = positive_linear_network(A / size, depth, O_in=before.O, O_out=after.O)
+        return FullyConnected.from_weights([size ** (1 / depth) * W for W in made.network.Ws], slope=slope)
+
+    families: list[tuple[str, Callable[[int], FullyConnected], bool]] = [("positive path", path, False)]
+    coordinates = subject.X @ Vh.mT
+    signs = coordinates.sum(0).sign()
+    if float((coordinates * signs).min()) >= -1e-12 * float(coordinates.abs().max()):
+        flip = signs.diag()
+
+        def least(depth: int) -> FullyConnected:
+            first, *middle, last = linear_network(A, depth).network.Ws
+            return FullyConnected.from_weights([flip @ first, *middle, last @ flip], slope=slope)
+
+        families.append(("least network", least, True))
+    return Hypothesis.of(_POSITIVE, True, f"PΩ: {before.found}; AΩ: {after.found}"), families
+
+
+@torch.no_grad()
+def _computes(net: FullyConnected, A: Tensor, X: Tensor) -> bool:
+    wanted = X @ A.mT
+    return float((net(X) - wanted).norm()) <= 1e-6 * float(wanted.norm())
+
+
+def least_linear_network() -> Subject:
+    """The least linear network of a map of rank 3, depth 7."""
+    A = gaussian_inputs(5, 3, 51) @ gaussian_inputs(3, 6, 52)
+    return Subject(linear_network(A, 7).network, gaussian_inputs(20, 6, 53))
+
+
+@claim(
+    "C-bn-13",
+    "R(f; L) = R(α̃_ℓ; ℓ) + R(σ(α̃_ℓ) → f; L−ℓ) at every layer ℓ of a network of least norm",
+    paper="bottleneck2023",
+    where="§3.3",
+    hypotheses=("x off the kinks", "network of least norm"),
+    sample=least_linear_network,
+)
+def cost_splits_at_layers(subject: Subject) -> Verdict:
+    """R(f;L) = R(α̃_ℓ;ℓ) + R(σ(α̃_ℓ) → f;L−ℓ), where ‖θ‖² attains L·Σs_i(Jf(x))^{2/L} and is thus known to be least.
+
+    The cost of each part lies between its own bound at x and its part of ‖θ‖²: the bounds are summed here. The second
+    map is needed on the image of the first only, so that its Jacobian is Jf(x)·(D_ℓJα̃_ℓ(x))⁺. Linear minimisers attain
+    the bound, others where they act as one. ``known["Ws"]`` puts other weights in the place of the network's.
+    """
+    found = points_of(subject, points=4)
+    L, total = found.trace.depth, parameter_norms(subject.net).total
+    sums = found.s.pow(2 / L).where(found.s > 0, torch.zeros_like(found.s)).sum(1)
+    if len(found.index) == 0 or L < 2:
+        return lacking("C-bn-13", "=", "one layer, or no sample off the kinks: nothing to split")
+    row = int(sums.argmax())
+    least = _least(subject, L * float(sums[row]), total)
+    if least.status != "met":
+        return not_applicable("C-bn-13", "=", [found.kink_hypothesis, least])
+    rhs = _split_costs(found, row, subject.known.get("Ws", found.trace.Ws))
+    return compare(
+        "C-bn-13",
+        total,
+        "=",
+        rhs,
+        tolerance=rounding(subject.net) + TRUSTED,
+        hypotheses=[found.kink_hypothesis, least],
+        where=lambda i: f"layer {i + 1}",
+    )
+
+
+def _least(subject: Subject, bound: float, total: float) -> Hypothesis:
+    """Whether ‖θ‖² attains its bound. Linear networks can; of others that do not, nothing is known."""
+    met = abs(total - bound) <= TRUSTED * total
+    status = met or (False if is_linear(subject.net) else None)
+    return Hypothesis.of("network of least norm", status, f"‖θ‖² = {total:.6g}, bound {bound:.6g}")
+
+
+def _split_costs(found: Points, row: int, Ws: tuple[Tensor, ...]) -> list[float]:
+    """ℓ·Σs^{2/ℓ} of the lower part plus (L−ℓ)·Σs^{2/(L−ℓ)} of the upper one, for ℓ = 1 … L−1."""
+    L, k, J = len(Ws), int(found.ranks[row]), found.J[row]
+    inward = torch.eye(J.shape[1], dtype=torch.float64)
+    costs = []
+    for ell in range(1, L):
+        below = Ws[ell - 1] @ inward
+        inward = found.trace.derivative(ell)[row][:, None] * below
+        onward = J @ torch.linalg.pinv(inward, rtol=1e-12)
+        parts = ((torch.linalg.svdvals(M)[:k], n) for M, n in ((below, ell), (onward, L - ell)))
+        costs.append(sum(n * float(s.pow(2 / n).sum()) for s, n in parts))
+    return costs

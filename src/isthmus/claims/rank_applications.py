@@ -1,0 +1,224 @@
+"""What a rank means for other things: kernel regression, class boundaries, autoencoders, and two notions apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims.evidence import lacking, some_rows
+from isthmus.claims.points import points_of
+from isthmus.claims.rank_samples import cross_function, curved_stripes, noisy_curve, two_dimensional_autoencoder
+from isthmus.claims.segments import largest_jump
+from isthmus.linalg import numerical_rank
+from isthmus.measures import jacobian
+from isthmus.measures.denoise import projection_defect, tangent_defect
+from isthmus.measures.topology import tripoints
+from isthmus.networks.kernel import KERNELS, KernelRidge
+
+#: Samples at most that the kernel is fitted to, and points at which its Jacobian is taken.
+KERNEL_SAMPLES, KERNEL_POINTS = 200, 8
+#: Relative error of the kernel's coefficients above which K is not invertible for our purposes.
+LEAST_DIGITS = 1e-6
+#: Cells along each axis of the first picture of a classifier.
+RESOLUTION = 96
+#: How far a trained autoencoder may be from the identity on its data, and its rank from k; the tolerance follows.
+NEAR = 0.05
+#: What is left of a change when a segment is halved to nothing, relative to the values: more is a jump.
+JUMP = 1e-6
+
+
+@claim(
+    "C-rank-10",
+    "Kernel regression with a radial kernel has Rank Jf(x) = min{Rank(X−x), Rank Y}, whatever the rank of the task",
+    paper="rank2023",
+    where="App. D, 'Rank of kernel regression'",
+    hypotheses=("generic Y", "K invertible", "x not in X", "k' ≠ 0"),
+    sample=noisy_curve,
+)
+def kernels_see_every_dimension(subject: Subject) -> Verdict:
+    """Rank Jf(x) = min{Rank(X−x), Rank Y} half-way between samples, for the interpolant of a radial kernel.
+
+    Of the subject only X and Y count. Y is generic when it has noise of full support, of standard deviation
+    ``known["noise"]``; ``known["kernel"]`` and ``known["points"]`` choose a kernel (Laplace) and other points.
+    """
+    known, Y = subject.known, subject.Y
+    if Y is None or Y.ndim != 2 or "noise" not in known or len(subject.X) < 2:
+        return lacking("C-rank-10", "=", "needs targets and the standard deviation of their noise: known['noise']")
+    rows = some_rows(subject.X, KERNEL_SAMPLES)
+    X, Y = subject.X[rows], Y[rows]
+    model = KernelRidge(known.get("kernel", "laplace")).fit(X, Y)
+    points = known.get("points", ((X[:-1] + X[1:]) / 2)[:KERNEL_POINTS])
+    distances = torch.cdist(points, X, compute_mode="donot_use_mm_for_euclid_dist")
+    pull = KERNELS[model.kernel][1](distances / model.length_)
+    nearest = float(distances.min())
+    # The coefficients are known to eps/rcond, and J is a sum in which terms of their size may cancel.
+    unit = max(1e-12, torch.finfo(torch.float64).eps * len(X) / max(model.rcond_, 1e-300))
+    told = model.state_ == "solved" and unit <= LEAST_DIGITS
+    hypotheses = [
+        Hypothesis.of("generic Y", known["noise"] > 0, f"noise {known['noise']:g}"),
+        Hypothesis.of("K invertible", told, f"{model.state_}, rcond {model.rcond_:.2g}"),
+        Hypothesis.of("x not in X", nearest > 0, f"nearest {nearest:.3g}"),
+        Hypothesis.of("k' ≠ 0", bool((pull * distances != 0).all()) or nearest == 0.0),
+    ]
+    s = torch.linalg.svdvals(model.jacobian(points))
+    terms = (model.coefficients_.norm(dim=1) * pull.abs() * distances).sum(1, keepdim=True) / model.length_**2
+    ranks = (s > unit * terms).sum(1)
+    expected = torch.minimum(numerical_rank(X - points[:, None]), numerical_rank(Y))
+    return compare(
+        "C-rank-10",
+        ranks,
+        "=",
+        expected,
+        tolerance=1e-12,
+        hypotheses=hypotheses,
+        where=lambda i: f"point {i}",
+        details={"least and largest singular value": [float(s.min()), float(s.max())]},
+    )
+
+
+@claim(
+    "C-rank-11",
+    "A classifier f = h∘g of bottleneck rank 1 has no tripoints: no point borders three classes",
+    paper="rank2023",
+    where="§5, 'Multiclass classification'",
+    hypotheses=("inputs in the plane", "three classes", "a layer of width 1", "partition resolved"),
+    sample=curved_stripes,
+)
+def stripes_do_not_meet(subject: Subject) -> Verdict:
+    """No tripoints in the box of the samples: g, up to the layer of width 1, is continuous, as networks are.
+
+    ``known["classifier"]`` is looked at in place of the network.
+    """
+    net, X = subject.net, subject.X
+    hypotheses = [
+        Hypothesis.of("inputs in the plane", net.dims[0] == 2, f"{net.dims[0]} inputs"),
+        Hypothesis.of("three classes", net.dims[-1] >= 3, f"{net.dims[-1]} scores"),
+        Hypothesis.of("a layer of width 1", min(net.dims) == 1, f"narrowest {min(net.dims)}"),
+    ]
+    low, high = X.amin(0), X.amax(0)
+    if any(h.status != "met" for h in hypotheses) or bool((low >= high).any()):
+        reason = "" if any(h.status != "met" for h in hypotheses) else "the samples span no box"
+        rest = Hypothesis.of("partition resolved", None, "not looked at")
+        return not_applicable("C-rank-11", "=", [*hypotheses, rest], reason)
+    box = torch.stack([low, high], 1).tolist()
+    found = tripoints(subject.known.get("classifier", net), box, resolution=RESOLUTION)
+    seen = f"{len(found.classes)} classes, {found.state}"
+    resolved = found.state == "computed" or (found.state == "unresolved" and len(found.tripoints) > 0)
+    hypotheses.append(Hypothesis.of("partition resolved", resolved, seen))
+    place = f", one near {[round(v, 4) for v in found.tripoints[0].tolist()]}" if len(found.tripoints) else ""
+    return compare(
+        "C-rank-11",
+        float(len(found.tripoints)),
+        "=",
+        0.0,
+        tolerance=0.0,
+        hypotheses=hypotheses,
+        where=seen + place,
+        details={"classes that touch, pairs": [float(found.adjacency.sum()) / 2]},
+    )
+
+
+@claim(
+    "C-rank-12",
+    "An autoencoder of rank k that is the identity on a k-dimensional manifold has J² = J with Im J the tangent space",
+    paper="rank2023",
+    where="§5, 'Autoencoders'",
+    hypotheses=("x off the kinks", "f = id on the manifold", "Rank Jf = k"),
+    sample=two_dimensional_autoencoder,
+)
+def autoencoders_project(subject: Subject) -> Verdict:
+    """‖J² − J‖ = 0 and ‖(1 − P_T)J‖ = 0: a projection onto the tangent space T, oblique or not.
+
+    ``known["tangents"]`` (N, d, k) has a basis of the tangent space at each sample. The identity is checked in
+    values, f(x) = x, and along the manifold, JT = T. What these and the (k+1)-st singular value leave, the tolerance
+    grants: J = UP + R with U = JT, PT = 1 gives ‖J² − J‖ ≤ ‖J‖²‖JT − T‖ + (1 + 2‖J‖)‖R‖.
+    """
+    net, tangents = subject.net, subject.known.get("tangents")
+    if tangents is None or net.dims[0] != net.dims[-1]:
+        return lacking("C-rank-12", "=", "needs an autoencoder and tangents of its data: known['tangents']")
+    found = points_of(subject)
+    T = torch.linalg.qr(tangents[found.index].double()).Q
+    k, J, x = T.shape[-1], found.J, subject.X[found.index]
+    scale = max(float((subject.X - subject.X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
+    if len(x) == 0:
+        rest = [Hypothesis.of(name, None) for name in ("f = id on the manifold", "Rank Jf = k")]
+        return not_applicable("C-rank-12", "=", [found.kink_hypothesis, *rest])
+    values = float((found.trace.outputs - x).norm(dim=1).max()) / scale
+    along = float(tangent_defect(J, T).max())
+    beyond = float(found.s[:, k:].sum(1).max()) if found.s.shape[1] > k else 0.0
+    least = float(found.s[:, k - 1].min())
+    hypotheses = [
+        found.kink_hypothesis,
+        Hypothesis.of("f = id on the manifold", max(values, along) <= NEAR, f"values {values:.2g}, JT {along:.2g}"),
+        Hypothesis.of("Rank Jf = k", beyond <= NEAR < least, f"k = {k}, s_k ≥ {least:.3g}, beyond {beyond:.2g}"),
+    ]
+    size = J.flatten(1).norm(dim=1)
+    largest = float(size.max())
+    off = (J - T @ (T.mT @ J)).flatten(1).norm(dim=1)
+    return compare(
+        "C-rank-12",
+        torch.cat([size + projection_defect(J), size + off]),
+        "=",
+        torch.cat([size, size]),
+        tolerance=rounding(net, condition=100 * largest) + (1 + largest) ** 2 * (along + beyond),
+        hypotheses=hypotheses,
+        where=lambda i: f"{found.name(i % len(x))}, {'J² = J' if i < len(x) else 'image'}",
+        details={"‖J² − J‖ by sample": projection_defect(J).tolist()},
+    )
+
+
+def _skeleton(name: str) -> Tensor:
+    """Points of a set of which no continuous image in ℝ is injective: arms that cross, or a closed curve, (M, 2)."""
+    t = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    if name == "cross":
+        return torch.cat([torch.stack([t, t], 1), torch.stack([t, -t], 1)])
+    return torch.stack([(math.pi * t).cos(), (math.pi * t).sin()], 1)
+
+
+@claim(
+    "C-rank-13",
+    "Rank_J(f) < Rank_BN(f) is possible: min(|x_0|,|x_1|)·(sign x_0, sign x_1), and the direction x/‖x‖",
+    paper="rank2023",
+    where="Prop. 1, Example 1; bottleneck2023 §3.3.1",
+    hypotheses=("f continuous", "f = id on a cross or circle"),
+    sample=cross_function,
+    erratum="Example 1 as printed jumps on the axes: (x_0, sign(x_1)|x_0|) for |x_0| ≥ |x_1|. The minimum is used.",
+)
+def two_notions_apart(subject: Subject) -> Verdict:
+    """Rank_J(f) + 1 ≤ 2 = Rank_BN(f) for f = id on ``known["skeleton"]``, "cross" or "circle".
+
+    If f = h∘g with g: ℝ² → ℝ were the identity there, g would be injective and continuous on a set that does not fit
+    into a line; so Rank_BN ≥ 2. Networks are continuous; of another ``known["function"]``, (N, 2) → (N, 2) in
+    torch, segments between samples are searched for jumps. Rank_J is the maximum over the samples.
+    """
+    name, X = subject.known.get("skeleton"), subject.X
+    if name not in ("cross", "circle") or X.shape[1] != 2 or subject.net.dims[-1] != 2:
+        reason = "needs a map of the plane, the identity on 'cross' or 'circle': known['skeleton']"
+        return lacking("C-rank-13", "≤", reason)
+    f: Callable[[Tensor], Tensor] | None = subject.known.get("function")
+    points = _skeleton(name)
+    image = subject.net.trace(points).outputs if f is None else f(points)
+    jump = 0.0 if f is None else largest_jump(f, X, X.roll(1, 0))
+    gap = float((image - points).abs().max())
+    hypotheses = [
+        Hypothesis.of("f continuous", jump <= JUMP, f"largest jump {jump:.2g}"),
+        Hypothesis.of("f = id on a cross or circle", gap <= 1e-9, f"differs by {gap:.2g} on the {name}"),
+    ]
+    J = jacobian(subject.net, X) if f is None else vmap(jacrev(lambda x: f(x[None])[0]))(X).detach()
+    s = torch.linalg.svdvals(J)
+    rank = int((s > 1e-9 * s.max()).sum(1).max())
+    return compare(
+        "C-rank-13",
+        rank + 1.0,
+        "≤",
+        2.0,
+        tolerance=0.0,
+        hypotheses=hypotheses,
+        where=f"Rank_J = {rank} over {len(X)} samples, Rank_BN = 2",
+        details={"largest second singular value": [float(s[:, 1].max())]},
+    )

@@ -1,0 +1,218 @@
+"""Claims about one network at its points: they hold everywhere, and each has twins that silence or break it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isthmus import FullyConnected, rebalance, train
+from isthmus.claims.base import CLAIMS, Subject
+from isthmus.claims.jacobian_bounds import layer_distances
+from isthmus.claims.points import points_of
+from isthmus.claims.samples import balanced_net, random_subject, relu_random_net
+from isthmus.claims.stationary import least_squares_minimum
+from isthmus.measures import representation_spectra
+from isthmus.problems import teacher
+from tools import SEED, assert_close, gaussian, generator, linear_net, three_part_net
+
+ALWAYS = ("C-rank-1", "C-rank-5", "C-bn-1", "C-bn-6")
+RELU = ("C-bn-9", "C-bn-11")
+BALANCED = ("C-bn-7", "C-bn-8")
+
+
+def status(identity, subject):
+    return CLAIMS[identity].evaluate(subject).status
+
+
+@pytest.mark.parametrize("identity", [*ALWAYS, *RELU, *BALANCED, "C-rank-9"])
+def test_samples(identity):
+    claim = CLAIMS[identity]
+    verdict = claim.evaluate(claim.sample())
+    assert verdict.status == "holds", verdict.reason
+    assert {h.name for h in verdict.hypotheses} == set(claim.hypotheses)
+    assert verdict.tolerance < 1e-4
+
+
+def draw(data) -> Subject:
+    depth = data.draw(st.integers(1, 30), "depth")
+    dims = data.draw(st.lists(st.integers(1, 50), min_size=depth + 1, max_size=depth + 1), "dims")
+    subject = random_subject(
+        dims,
+        slope=data.draw(st.sampled_from([-1.0, -0.4, 0.0, 0.2, 1.0]), "slope"),
+        bias=data.draw(st.sampled_from([0.0, 1.0]), "bias"),
+        scale=data.draw(st.sampled_from([0.2, 1.0, 3.0]), "scale"),
+        samples=4,
+        seed=data.draw(st.integers(0, 10**6), "seed"),
+    )
+    net = subject.net
+    if data.draw(st.booleans(), "float32"):
+        net = net.float()
+    ell = data.draw(st.integers(0, depth - 1), "layer")
+    if data.draw(st.booleans(), "dead"):
+        net.weights[ell].data[0] = 0.0
+    elif net.weights[ell].shape[0] > 1:
+        net.weights[ell].data[1] = net.weights[ell].data[0]
+    return subject.replace(net=net.double())
+
+
+def never_fails(data):
+    subject = draw(data)
+    for identity in ALWAYS:
+        verdict = CLAIMS[identity].evaluate(subject)
+        assert verdict.status != "fails", (identity, verdict.reason, verdict.where)
+    if subject.net.slope == 0.0 and max(subject.net.dims) <= 20:
+        for identity in RELU:
+            assert status(identity, subject) != "fails"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_always_true(data):
+    never_fails(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(st.data())
+def test_always_true_in_a_thousand_draws(data):
+    never_fails(data)
+
+
+def corrupted(subject: Subject, layer: int, factor: float) -> Subject:
+    """Weights of which one layer was shrunk after the trace: the Jacobian of one network, the norm of another."""
+
+    class Liar(FullyConnected):
+        """Its trace is that of the larger network."""
+
+        def trace(self, X, **options):
+            return subject.net.trace(X, **options)
+
+    net = Liar(subject.net.dims, subject.net.slope, subject.net.bias, dtype=torch.float64)
+    for ell in range(len(net.weights)):
+        net.weights[ell].data = subject.net.weights[ell].data * (factor if ell == layer or layer < 0 else 1.0)
+        net.biases[ell].data = subject.net.biases[ell].data.clone()
+    return subject.replace(net=net)
+
+
+@pytest.mark.parametrize("identity", [*ALWAYS, "C-bn-11"])
+def test_a_corrupted_norm_fails(identity):
+    assert status(identity, corrupted(relu_random_net(), -1, 0.05)) == "fails"
+
+
+@pytest.mark.parametrize("identity", [*ALWAYS, *RELU])
+def test_points_at_kinks_are_not_used(identity):
+    subject = relu_random_net()
+    flat = subject.replace(X=torch.zeros_like(subject.X))
+    for b in flat.net.biases:
+        b.data.zero_()
+    subject.net.biases[0].data[0] = 1.0  # not dead everywhere: the others sit at their kinks
+    flat = flat.replace(X=torch.cat([torch.zeros(1, 6).double(), torch.zeros(1, 6).double() + 1e-300]))
+    assert status(identity, flat) == "not applicable"
+
+
+def test_more_than_the_rank():
+    subject = relu_random_net()
+    for identity in ("C-bn-1", "C-bn-6", "C-bn-7", "C-bn-8"):
+        base = balanced_net() if identity in BALANCED else subject
+        assert status(identity, base.replace(known={"k": 6})) == "not applicable"
+
+
+def test_slopes_that_break_a_hypothesis():
+    leaky = random_subject([4, 8, 8, 3], slope=0.5, seed=2)
+    for identity in RELU:
+        assert status(identity, leaky) == "not applicable"
+
+
+def test_the_printed_constant_of_the_kernel_fails():
+    """bottleneck2023 Prop. 9 with 2L in place of L: a linear chain attains L."""
+    net = FullyConnected.from_weights([torch.eye(1).double()] * 3, None)
+    verdict = CLAIMS["C-bn-9"].evaluate(Subject(net, torch.rand(5, 1).double() + 0.5))
+    assert verdict.status == "holds"
+    assert_close(verdict.lhs, 3.0)
+    assert_close(verdict.rhs, 3.0)
+    assert verdict.lhs < 2 * verdict.rhs
+
+
+def test_too_small_a_constant():
+    subject = relu_random_net()
+    assert status("C-bn-11", subject.replace(known={"C": 1e-3})) == "not applicable"
+    assert status("C-bn-11", subject.replace(known={"C": 1e6})) == "holds"
+
+
+def test_unbalanced_networks_are_not_judged():
+    subject = balanced_net()
+    subject.net.weights[0].data *= 30
+    subject.net.weights[1].data /= 30
+    for identity in BALANCED:
+        assert status(identity, subject) == "not applicable"
+
+
+def test_corrupted_activations_fail():
+    """A three-part network attains rank k; representations of another one do not."""
+    net = rebalance(three_part_net(2, depth=12, seed=1)).network
+    subject = Subject(net, gaussian(40, 12))
+    honest = CLAIMS["C-bn-8"].evaluate(subject.replace(known={"k": 2}))
+    assert honest.status == "holds", honest.reason
+    spectra = [torch.cat([s[:2], torch.full((3,), 1e9).double()]) for s in representation_spectra(net.trace(subject.X))]
+    assert status("C-bn-8", subject.replace(known={"k": 2, "spectra": spectra})) == "fails"
+
+
+def test_a_corrupted_kernel_fails(monkeypatch):
+    tight = Subject(rebalance(three_part_net(2, depth=12, seed=1)).network, gaussian(40, 12), known={"k": 2})
+    assert status("C-bn-7", tight) == "holds"
+    monkeypatch.setattr("isthmus.claims.balanced.ntk_trace", lambda net, X: torch.full((len(X),), 1e-3).double())
+    assert status("C-bn-7", tight) == "fails"
+
+
+def test_balance_needs_a_minimum():
+    subject = least_squares_minimum()
+    assert status("C-rank-9", subject.replace(ridge=None)) == "not applicable"
+    assert status("C-rank-9", subject.replace(Y=None)) == "not applicable"
+    assert status("C-rank-9", subject.replace(Y=subject.Y + 3.0)) == "not applicable"
+    moved = FullyConnected.from_weights([2 * subject.net.Ws[0], subject.net.Ws[1] / 2], None, slope=1.0)
+    # The same function, rescaled: no longer stationary.
+    assert status("C-rank-9", subject.replace(net=moved)) == "not applicable"
+
+
+def test_a_rescaled_layer_fails_when_its_gradient_is_not_looked_at(monkeypatch):
+    subject = least_squares_minimum()
+    moved = FullyConnected.from_weights([1.02 * subject.net.Ws[0], subject.net.Ws[1] / 1.02], None, slope=1.0)
+    monkeypatch.setattr("isthmus.claims.stationary.gradient_residual", lambda _: 1e-9)
+    assert status("C-rank-9", subject.replace(net=moved)) == "fails"
+
+
+def test_distances_of_the_layers():
+    """A linear network of k unit singular values is at distance zero; the bound is then an equality."""
+    net = linear_net(torch.ones(3, dtype=torch.float64), [6, 8, 8, 6], seed=1)
+    found = points_of(Subject(net, gaussian(5, 6)))
+    assert_close(layer_distances(found, 0, 3), torch.zeros(3, dtype=torch.float64), atol=1e-10, reason="zero")
+    verdict = CLAIMS["C-bn-6"].evaluate(Subject(net, gaussian(5, 6), known={"k": 3}))
+    assert verdict.status == "holds" and abs(verdict.slack) < 1e-10
+    assert len(verdict.details["‖W_ℓ − U_ℓV_ℓᵀ‖² by layer"]) == 3
+
+
+@pytest.fixture(scope="module")
+def trained():
+    problem = teacher(d_in=8, rank=2, d_out=8, samples=150, relu_latents=True, seed=SEED)
+    net = FullyConnected([8, *[24] * 5, 8], dtype=torch.float64, generator=generator())
+    train(net, problem.X, problem.Y, ridge=0.02)
+    return Subject(net, torch.tensor(problem.X), torch.tensor(problem.Y), 0.02)
+
+
+@pytest.mark.parametrize("identity", ["C-rank-1", "C-rank-9", "C-bn-1", "C-bn-6", "C-bn-7", "C-bn-8"])
+def test_trained_networks(trained, identity):
+    verdict = CLAIMS[identity].evaluate(trained)
+    assert verdict.status == "holds", verdict.reason
+
+
+def test_trained_networks_are_near_isometries(trained):
+    """The slack of C-bn-6 is small where the norm is near its bound: that is what training brings about."""
+    fresh = random_subject([8, *[24] * 5, 8], seed=1)
+    learned = CLAIMS["C-bn-6"].evaluate(trained.replace(known={"k": 2}))
+    assert learned.slack < 0.5
+    picture = learned.details["‖W_ℓ − U_ℓV_ℓᵀ‖² by layer"]
+    middle = picture[len(picture) // 2]
+    wild = CLAIMS["C-bn-6"].evaluate(fresh.replace(known={"k": 2}))
+    assert middle < 0.2 * wild.details["‖W_ℓ − U_ℓV_ℓᵀ‖² by layer"][len(picture) // 2]

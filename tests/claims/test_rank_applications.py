@@ -1,0 +1,179 @@
+"""Claims of rank2023 about kernels, classifiers, autoencoders and functions, with the twins of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus import FullyConnected
+from isthmus.claims import rank_applications
+from isthmus.claims.base import CLAIMS, Subject
+from isthmus.claims.rank_samples import cross_function
+from isthmus.networks.kernel import KERNELS, KernelRidge
+from isthmus.problems import min_cross
+from tools import assert_close, gaussian, random_net
+
+
+def evaluate(identity, subject=None, **known):
+    claim = CLAIMS[identity]
+    subject = claim.sample() if subject is None else subject
+    return claim.evaluate(subject.replace(known={**subject.known, **known}))
+
+
+def status(identity, subject=None, **known):
+    return evaluate(identity, subject, **known).status
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("d_in", "d_out", "rank"), [(5, 4, 4), (2, 4, 2), (6, 1, 1)])
+def test_kernels_have_every_rank_they_can(kernel, d_in, d_out, rank):
+    X, Y = gaussian(10, d_in, seed=1), gaussian(10, d_out, seed=2)
+    verdict = evaluate("C-rank-10", Subject(random_net([d_in, d_out]), X, Y), noise=1.0, kernel=kernel)
+    assert verdict.status == "holds", verdict.reason
+    assert verdict.lhs == rank
+
+
+def test_kernels_on_degenerate_data():
+    """Inputs on a line and outputs of rank 1: the ranks that the formula has."""
+    line = gaussian(20, 1, seed=1) * torch.ones(1, 3).double()
+    on_line = Subject(random_net([3, 2]), line, gaussian(20, 2, seed=2), known={"noise": 1.0})
+    assert evaluate("C-rank-10", on_line).lhs == 1
+    off_line = line.mean(0, keepdim=True) + torch.tensor([[0.3, -0.2, 0.5]]).double()
+    assert evaluate("C-rank-10", on_line, points=off_line).lhs == 2
+    flat = gaussian(20, 3, seed=3), gaussian(20, 1, seed=4) * torch.ones(1, 2).double()
+    assert evaluate("C-rank-10", Subject(on_line.net, *flat), noise=1.0).lhs == 1
+
+
+def test_structured_outputs():
+    """Coefficients that cancel at one point: Y is of full rank and the Jacobian there is 0."""
+    subject = CLAIMS["C-rank-10"].sample()
+    X = subject.X
+    x = X.mean(0, keepdim=True)
+    model = KernelRidge("laplace").fit(X, subject.Y)
+    t = (x - X).norm(dim=1) / model.length_
+    rows = KERNELS["laplace"][1](t)[:, None] * (x - X)
+    null = torch.linalg.svd(rows.mT).Vh[5:].mT
+    K = KERNELS["laplace"][0](torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist") / model.length_)
+    structured = subject.replace(Y=K @ null @ gaussian(null.shape[1], 4))
+    assert status("C-rank-10", structured, points=x, noise=0.0) == "not applicable"
+    assert status("C-rank-10", structured, points=x) == "fails"
+    assert status("C-rank-10", subject, points=x) == "holds"
+
+
+def test_kernels_out_of_hypothesis():
+    subject = CLAIMS["C-rank-10"].sample()
+    assert "x not in X" in evaluate("C-rank-10", subject, points=subject.X[:2]).reason
+    twice = subject.replace(X=torch.cat([subject.X, subject.X]), Y=torch.cat([subject.Y, subject.Y]))
+    assert "K invertible" in evaluate("C-rank-10", twice).reason
+    flat = subject.replace(X=0.01 * subject.X[:, :1], net=random_net([1, 4]))
+    assert "K invertible" in evaluate("C-rank-10", flat, kernel="gaussian").reason
+    far = evaluate("C-rank-10", subject, points=subject.X[:1] + 1e4, kernel="gaussian")
+    assert far.status == "not applicable" and "k'" in far.reason
+
+
+def sectors(points):
+    angle = np.arctan2(points[:, 1] - 0.1, points[:, 0] - 0.2)
+    return (angle // (2 * np.pi / 3)).astype(np.int64)
+
+
+def test_three_sectors_meet():
+    sample = CLAIMS["C-rank-11"].sample()
+    verdict = evaluate("C-rank-11", sample, classifier=sectors)
+    assert verdict.status == "fails" and verdict.lhs == 1
+    assert "0.2" in verdict.where and "0.1" in verdict.where
+    # As a network, x ↦ Wx with three directions, it has no layer of width 1.
+    angles = torch.arange(3).double() * 2 * torch.pi / 3
+    meeting = FullyConnected.from_weights([torch.stack([angles.cos(), angles.sin()], 1)])
+    assert "width 1" in evaluate("C-rank-11", sample.replace(net=meeting)).reason
+
+
+def test_classifiers_out_of_hypothesis():
+    sample = CLAIMS["C-rank-11"].sample()
+    for dims, name in (([3, 4, 1, 4, 3], "plane"), ([2, 4, 1, 4, 2], "three classes")):
+        assert name in evaluate("C-rank-11", sample.replace(net=random_net(dims), X=gaussian(20, dims[0]))).reason
+    assert "no box" in evaluate("C-rank-11", sample.replace(X=sample.X[:1])).reason
+
+    def snow(points):
+        return (np.sin(1e7 * points).sum(1) * 1e6).astype(np.int64) % 3
+
+    assert "resolved" in evaluate("C-rank-11", sample, classifier=snow).reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_networks_of_rank_one_have_no_tripoints(seed):
+    subject = Subject(random_net([2, 16, 16, 1, 16, 4], seed=seed), 3 * gaussian(50, 2, seed=seed))
+    assert status("C-rank-11", subject) != "fails"
+
+
+def test_identity_networks_do_not_denoise():
+    sample = CLAIMS["C-rank-12"].sample()
+    identity = FullyConnected.from_weights([torch.eye(4).double()] * 3, slope=1.0)
+    assert "Rank Jf = k" in evaluate("C-rank-12", sample.replace(net=identity)).reason
+    shrunk = FullyConnected.from_weights([0.5 * torch.eye(4).double()], slope=1.0)
+    assert "f = id" in evaluate("C-rank-12", sample.replace(net=shrunk)).reason
+    assert status("C-rank-12", sample.replace(net=random_net([4, 3]))) == "not applicable"
+
+
+def test_corrupted_projections(monkeypatch):
+    sample = CLAIMS["C-rank-12"].sample()
+    monkeypatch.setattr(rank_applications, "projection_defect", lambda J: torch.full((len(J),), 1e-3).double())
+    verdict = evaluate("C-rank-12", sample)
+    assert verdict.status == "fails" and "J² = J" in verdict.where
+
+
+def test_projections_may_be_oblique():
+    """J = t rᵀ with rᵀt = 1: a projection whose norm is above 1."""
+    t, r = torch.tensor([[1.0], [2.0]]).double(), torch.tensor([[3.0, -1.0]]).double()
+    net = FullyConnected.from_weights([r, t], slope=1.0)
+    X = torch.linspace(-1, 1, 9).double()[:, None] * t.mT
+    verdict = evaluate("C-rank-12", Subject(net, X), tangents=t.expand(9, 2, 1))
+    assert verdict.status == "holds"
+    assert_close(verdict.rhs, float(t.norm() * r.norm()))
+    # A little off, the tolerance follows, and says so.
+    bent = FullyConnected.from_weights([r * 1.001, t], slope=1.0)
+    near = evaluate("C-rank-12", Subject(bent, X), tangents=t.expand(9, 2, 1))
+    assert near.status == "holds" and 1e-4 < near.tolerance < 0.5
+
+
+def printed(X):
+    """Example 1 as it stands in the paper."""
+    a, b = X[:, 0], X[:, 1]
+    first = torch.stack([a, b.sign() * a.abs()], 1)
+    second = torch.stack([a.sign() * b.abs(), b], 1)
+    return torch.where((a.abs() >= b.abs())[:, None], first, second)
+
+
+def test_the_printed_example_jumps():
+    sample = cross_function()
+    verdict = evaluate("C-rank-13", sample, function=printed)
+    assert verdict.status == "not applicable" and "f continuous" in verdict.reason
+    # All else is as the paper says: the identity on the cross, and Jacobians of rank 1.
+    assert [h.status for h in verdict.hypotheses] == ["not met", "met"]
+    assert status("C-rank-13", sample) == "holds"
+
+
+def test_the_network_of_the_cross_is_the_function():
+    sample = cross_function()
+    problem = min_cross(samples=300, seed=3)
+    assert_close(sample.net.trace(problem.X).outputs, torch.tensor(problem.Y))
+
+    def function(X):
+        return X.abs().amin(1, keepdim=True) * X.sign()
+
+    assert status("C-rank-13", sample, function=function) == "holds"
+
+
+def test_the_circle():
+    sample = cross_function()
+    direction = {"function": lambda X: X / X.norm(dim=1, keepdim=True), "skeleton": "circle"}
+    assert status("C-rank-13", sample, **direction) == "holds"
+    # It is not the identity on the cross.
+    assert "cross or circle" in evaluate("C-rank-13", sample, function=direction["function"]).reason
+
+
+def test_the_identity_of_the_plane_is_no_example():
+    sample = cross_function()
+    plane = sample.replace(net=FullyConnected.from_weights([torch.eye(2).double()], slope=1.0))
+    assert status("C-rank-13", plane) == "fails"
+    assert status("C-rank-13", sample, skeleton="line") == "not applicable"

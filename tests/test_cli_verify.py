@@ -1,0 +1,64 @@
+"""`isthmus verify` from the shell."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import isthmus
+from isthmus.claims import CLAIMS
+from isthmus.cli import main
+from tools import gaussian, random_net
+
+
+@pytest.fixture
+def network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    isthmus.save(random_net([5, 9, 9, 4]), "net.safetensors")
+    np.save("X.npy", gaussian(20, 5).numpy())
+    np.save("Y.npy", gaussian(20, 4, seed=1).numpy())
+    return ["verify", "net.safetensors", "--data", "X.npy"]
+
+
+def test_the_list(capsys):
+    assert main(["verify", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [one["id"] for one in listed] == list(CLAIMS)
+    assert all(one["statement"] and one["assumes"] is not None and one["paper"] for one in listed)
+    assert main(["verify", "--list", "--claim", "C-rank-1"]) == 0
+    assert "C-rank-1" in capsys.readouterr().out
+
+
+def test_a_network(network, capsys):
+    assert main([*network, "--y", "Y.npy", "--ridge", "0.1", "--claim", "C-rank-*"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Of 14 claims")
+    assert "holds" in out and "not applicable" in out and "slack" in out
+
+
+def test_json_is_one_document(network, capsys):
+    assert main([*network, "--claim", "C-bn-1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (verdict,) = document["verdicts"]
+    assert verdict["id"] == "C-bn-1" and verdict["status"] == "holds" and verdict["lhs"] >= verdict["rhs"]
+
+
+def test_samples(capsys):
+    assert main(["verify", "--claim", "C-rank-9", "--claim", "C-bn-1*"]) == 0
+    assert "each on its own sample" in capsys.readouterr().out
+
+
+def test_a_failing_claim_is_exit_code_1(network, monkeypatch, capsys):
+    monkeypatch.setattr("isthmus.claims.jacobian_bounds._squares", lambda _: (1e-9, 3))
+    assert main([*network, "--claim", "C-rank-1"]) == 1
+    assert "wrong by" in capsys.readouterr().out
+
+
+def test_mistakes(network, capsys):
+    assert main(["verify", "net.safetensors"]) == 2
+    assert main([*network, "--claim", "C-none"]) != 0
+    np.save("wrong.npy", np.zeros((3, 7)))
+    assert main(["verify", "net.safetensors", "--data", "wrong.npy"]) != 0
+    assert "columns" in capsys.readouterr().err
