@@ -62,3 +62,10 @@ def test_mistakes(network, capsys):
     np.save("wrong.npy", np.zeros((3, 7)))
     assert main(["verify", "net.safetensors", "--data", "wrong.npy"]) != 0
     assert "columns" in capsys.readouterr().err
+
+
+def test_a_report(network, tmp_path, capsys):
+    assert main([*network, "--claim", "C-bn-*", "--out", "theorems.html"]) == 0
+    page = (tmp_path / "theorems.html").read_text(encoding="utf-8")
+    assert "C-bn-6" in page and "not applicable" in page and len(page) < 10**7
+    assert "look at it: theorems.html" in capsys.readouterr().out

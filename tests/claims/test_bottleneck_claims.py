@@ -8,17 +8,25 @@ import pytest
 import torch
 
 from isthmus import FullyConnected, IsthmusError
-from isthmus.claims import bn_families, domains, linear_costs, second_corrections, two_functions
+from isthmus.claims import bn_families, domains, least_norm, linear_costs, second_corrections, two_functions
 from isthmus.claims.base import CLAIMS, Subject
 from isthmus.claims.domains import bending_cost
 from isthmus.claims.linear_costs import into_an_orthant
 from isthmus.claims.samples import leaky_random_net, random_subject, relu_random_net
-from isthmus.constructions import compose, divergent, linear_network, pad, parallel, positive_linear_network
+from isthmus.constructions import (
+    Construction,
+    compose,
+    divergent,
+    linear_network,
+    pad,
+    parallel,
+    positive_linear_network,
+)
 from isthmus.measures import linear_cost, linear_expansion, parameter_norms
 from tools import assert_close, gaussian, linear_net, orthogonal, random_net
 
 MINE = tuple(f"C-bn-{n}" for n in (2, 3, 4, 5, 10, 12, 13, 14, 15))
-assert all((bn_families, domains, linear_costs, second_corrections, two_functions))
+assert all((bn_families, domains, least_norm, linear_costs, second_corrections, two_functions))
 
 
 def verdict(identity, subject):
@@ -129,6 +137,8 @@ def test_sums_of_networks_and_of_maps():
     assert strict.status == "holds" and strict.slack > 1e-3
     # ReLU, through 1 + 2 dimensions.
     f, g = (random_net([4, 6, k, 6, 5], seed=k) for k in (1, 2))
+    for net in (f, g):
+        net.biases[1].data += 5.0  # the narrow layer, alive
     g.biases[-1].data = -f.biases[-1].data.clone()
     relu = verdict("C-bn-2", Subject(f, gaussian(40, 4), known={"f": f, "g": g, "join": "f+g"}))
     assert relu.status == "holds", relu.reason
@@ -186,7 +196,7 @@ def test_a_rotated_orthant_is_found():
     assert_close(found.O.mT @ found.O, torch.eye(3).double(), atol=1e-10, reason="an isometry")
     assert float((X @ found.O.mT).min()) > -1e-6
     assert into_an_orthant(torch.cat([X, -X])).exists is False
-    A = gaussian(3, 3, seed=3).abs() @ turn.mT
+    A = (gaussian(3, 3, seed=3).abs() + 3 * torch.eye(3).double()) @ turn.mT
     made = positive_linear_network(A, 5, O_in=turn.mT)
     assert status("C-bn-3", Subject(made.network, X)) == "holds"
 
@@ -229,7 +239,7 @@ def test_the_printed_path_fails(samples, monkeypatch):
             steps = [torch.cat([(p / L) ** 0.5 * O_in, (1 - p / L) ** 0.5 * O_out @ A]) for p in range(1, L)]
             B = [torch.eye(A.shape[1]).double(), *steps, last(A)]
             Ws = [new @ torch.linalg.pinv(old) for old, new in zip(B, B[1:])]
-            return type(positive_linear_network(A, 2))(FullyConnected.from_weights(Ws), None)
+            return Construction(FullyConnected.from_weights(Ws), positive_linear_network(A, 2).known)
 
         return build
 

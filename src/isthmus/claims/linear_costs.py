@@ -1,4 +1,4 @@
-"""Functions whose representation cost is known: linear maps, and networks that attain their lower bound."""
+"""Functions whose representation cost is known: linear maps (bottleneck2023 §3, Thm 3(3))."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
-from isthmus.claims.evidence import lacking
-from isthmus.claims.points import Points, points_of
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable
 from isthmus.claims.samples import gaussian_inputs
 from isthmus.claims.second_corrections import CONFIDENCE, DEPTHS
 from isthmus.claims.two_functions import TRUSTED, is_linear, nonzero_values, product
@@ -102,6 +100,9 @@ def costs_of_linear_maps(subject: Subject) -> Verdict:
     A, linear = linear_map(subject)
     if A is None:
         return not_applicable("C-bn-3", "≈", [linear, Hypothesis.of(_POSITIVE, None)])
+    if max(A.shape) > WIDEST:
+        wide = f"wider than {WIDEST}: networks of {DEPTHS[-1]} layers are not written down"
+        return not_applicable("C-bn-3", "≈", [linear, Hypothesis.of(_POSITIVE, None)], wide)
     _, s, Vh = svd(A)
     values = nonzero_values(A, float(rank_tolerance(s, (len(A), A.shape[1]))))
     k = 0 if values is None else len(values)
@@ -109,8 +110,8 @@ def costs_of_linear_maps(subject: Subject) -> Verdict:
         return not_applicable("C-bn-3", "≈", [linear, Hypothesis.of(_POSITIVE, None, "rank 0, or not clear")])
     positive, families = _families(subject, A, Vh[:k])
     spread = float(values[0] / values[-1])
-    if positive.status != "met" or max(A.shape) > WIDEST or spread > SPREAD:
-        far = f"wider than {WIDEST}, or singular values spread by {spread:.3g}: no fit at depths up to {DEPTHS[-1]}"
+    if positive.status != "met" or spread > SPREAD:
+        far = f"singular values spread by {spread:.3g}: no fit at depths up to {DEPTHS[-1]}"
         return not_applicable("C-bn-3", "≈", [linear, positive], "" if positive.status != "met" else far)
     exact, verdicts = diagonal_expansion(values), []
     for name, build, with_R2 in families:
@@ -182,66 +183,3 @@ def _families(
 def _computes(net: FullyConnected, A: Tensor, X: Tensor) -> bool:
     wanted = X @ A.mT
     return float((net(X) - wanted).norm()) <= 1e-6 * float(wanted.norm())
-
-
-def least_linear_network() -> Subject:
-    """The least linear network of a map of rank 3, depth 7."""
-    A = gaussian_inputs(5, 3, 51) @ gaussian_inputs(3, 6, 52)
-    return Subject(linear_network(A, 7).network, gaussian_inputs(20, 6, 53))
-
-
-@claim(
-    "C-bn-13",
-    "R(f; L) = R(α̃_ℓ; ℓ) + R(σ(α̃_ℓ) → f; L−ℓ) at every layer ℓ of a network of least norm",
-    paper="bottleneck2023",
-    where="§3.3",
-    hypotheses=("x off the kinks", "network of least norm"),
-    sample=least_linear_network,
-)
-def cost_splits_at_layers(subject: Subject) -> Verdict:
-    """R(f;L) = R(α̃_ℓ;ℓ) + R(σ(α̃_ℓ) → f;L−ℓ), where ‖θ‖² attains L·Σs_i(Jf(x))^{2/L} and is thus known to be least.
-
-    The cost of each part lies between its own bound at x and its part of ‖θ‖²: the bounds are summed here. The second
-    map is needed on the image of the first only, so that its Jacobian is Jf(x)·(D_ℓJα̃_ℓ(x))⁺. Linear minimisers attain
-    the bound, others where they act as one. ``known["Ws"]`` puts other weights in the place of the network's.
-    """
-    found = points_of(subject, points=4)
-    L, total = found.trace.depth, parameter_norms(subject.net).total
-    sums = found.s.pow(2 / L).where(found.s > 0, torch.zeros_like(found.s)).sum(1)
-    if len(found.index) == 0 or L < 2:
-        return lacking("C-bn-13", "=", "one layer, or no sample off the kinks: nothing to split")
-    row = int(sums.argmax())
-    least = _least(subject, L * float(sums[row]), total)
-    if least.status != "met":
-        return not_applicable("C-bn-13", "=", [found.kink_hypothesis, least])
-    rhs = _split_costs(found, row, subject.known.get("Ws", found.trace.Ws))
-    return compare(
-        "C-bn-13",
-        total,
-        "=",
-        rhs,
-        tolerance=rounding(subject.net) + TRUSTED,
-        hypotheses=[found.kink_hypothesis, least],
-        where=lambda i: f"layer {i + 1}",
-    )
-
-
-def _least(subject: Subject, bound: float, total: float) -> Hypothesis:
-    """Whether ‖θ‖² attains its bound. Linear networks can; of others that do not, nothing is known."""
-    met = abs(total - bound) <= TRUSTED * total
-    status = met or (False if is_linear(subject.net) else None)
-    return Hypothesis.of("network of least norm", status, f"‖θ‖² = {total:.6g}, bound {bound:.6g}")
-
-
-def _split_costs(found: Points, row: int, Ws: tuple[Tensor, ...]) -> list[float]:
-    """ℓ·Σs^{2/ℓ} of the lower part plus (L−ℓ)·Σs^{2/(L−ℓ)} of the upper one, for ℓ = 1 … L−1."""
-    L, k, J = len(Ws), int(found.ranks[row]), found.J[row]
-    inward = torch.eye(J.shape[1], dtype=torch.float64)
-    costs = []
-    for ell in range(1, L):
-        below = Ws[ell - 1] @ inward
-        inward = found.trace.derivative(ell)[row][:, None] * below
-        onward = J @ torch.linalg.pinv(inward, rtol=1e-12)
-        parts = ((torch.linalg.svdvals(M)[:k], n) for M, n in ((below, ell), (onward, L - ell)))
-        costs.append(sum(n * float(s.pow(2 / n).sum()) for s, n in parts))
-    return costs

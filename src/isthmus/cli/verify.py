@@ -37,6 +37,9 @@ def verify(
     claim: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only these claims; an id or a glob, may be repeated.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write a report to look at.", show_default=False)
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the claims and what they assume.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -64,10 +67,16 @@ def verify(
             X, targets = inputs_of(_WHO, data, y)
             net = saved_network(_WHO, model)
             found = verify(net, X, targets, ridge=ridge, loss=loss.value, claims=claim, progress=progress)
+    if out is not None:
+        from isthmus.report import save_report
+
+        save_report(found, out)
     if as_json:
         print_json(found.to_dict())
     else:
         print_verdicts(found)
+        if out is not None:
+            console().print(text(f"look at it: {out}"))
     if found.failed:
         raise typer.Exit(UNDETERMINED)
 

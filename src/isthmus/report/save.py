@@ -19,6 +19,7 @@ PAGES = {
     "Run": "isthmus.report.run_page",
     "Diagnosis": "isthmus.report.diagnosis_page",
     "History": "isthmus.report.history_page",
+    "Verdicts": "isthmus.report.verdicts_page",
 }
 
 
@@ -39,7 +40,7 @@ def save_report(result: Any, path: str | os.PathLike[str], *, X: Any = None, Y: 
 
     Parameters
     ----------
-    result : Discovery, RankProfile, Run, Diagnosis, History or fitted BottleneckRegressor
+    result : Discovery, RankProfile, Run, Diagnosis, History, Verdicts or fitted BottleneckRegressor
     path : path
         Of the file, in an existing folder; written atomically.
     X, Y : array (N, d_in), (N, d_out), optional
