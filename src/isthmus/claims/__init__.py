@@ -7,6 +7,7 @@ from isthmus.claims import (  # noqa: F401
     curvature,
     domains,
     jacobian_bounds,
+    least_norm,
     linear_costs,
     rank_applications,
     rank_families,
