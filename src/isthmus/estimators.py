@@ -69,7 +69,7 @@ class BottleneckRegressor(MultiOutputMixin, RegressorMixin, TransformerMixin, Ba
     --------
     >>> import isthmus
     >>> task = isthmus.problems.linear(d_in=6, d_out=6, rank=2, samples=200)
-    >>> model = isthmus.BottleneckRegressor().fit(task.X, task.Y)
+    >>> model = isthmus.BottleneckRegressor(depth=4).fit(task.X, task.Y)
     >>> model.rank_, model.transform(task.X).shape, round(model.score(task.X, task.Y), 2)
     (2, (200, 2), 1.0)
     """

@@ -202,10 +202,6 @@ def agree(experiment: RankFigure1, **options) -> None:
     assert found.whole["unexplained"] < 0.2
 
 
-def test_a_trained_network_has_the_rank_that_discover_finds():
-    agree(RankFigure1.quick(), width=32, steps=30, replicas=0)
-
-
 def test_a_bent_surface_stays_open():
     """Trained at little depth, this network keeps a third direction, weak and curved: neither 2 nor 3 is sure."""
     net, X, _ = RankFigure1(d_in=10, d_out=10, rank=2, depth=6, width=20, samples=200, lam=1e-2).solve(silent)

@@ -126,6 +126,7 @@ def test_it_follows_a_discovery_to_its_end(browser, runs):
         watched.context.close()
 
 
+@pytest.mark.slow
 def test_it_says_that_it_was_killed_and_goes_on(browser, runs, monkeypatch):
     monkeypatch.setattr(record, "GONE", 0.5)
     process = begin(runs, 0.6)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import io
 import os
-import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isthmus import _folders, files
-from isthmus._atomic import shown
-from isthmus._checks import fail
+from isthmus import files
 from isthmus._errors import IsthmusError
 from isthmus._live import LIVE
+from isthmus.cli.answer_folder import REMAINS, assembled, check_folder, csv_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,9 +29,7 @@ FILES = (ANSWER, MODEL, COORDINATES, PROFILE, MEANING, SAMPLES, FIGURE, REPORT)
 PROGRESS = ".progress"
 #: What says that a folder is ours.
 FORMAT = "isthmus discovery"
-#: What a killed process may leave of an atomic write.
-_REMAINS = ".isthmus-*.tmp"
-_WHO, _DO = "discover", "Choose another folder with --out, or move what is in it."
+_WHO = "discover"
 
 
 def check_destination(folder: str | os.PathLike[str]) -> Path:
@@ -42,30 +37,23 @@ def check_destination(folder: str | os.PathLike[str]) -> Path:
 
     It must be absent, empty, a finished discovery (which will be replaced) or an interrupted one.
     """
-    # The real path: a symbolic link keeps pointing where it did, and the folder it points to is replaced.
-    target = Path(os.path.realpath(folder))
-    must = "the folder must be absent, empty or a discovery"
-    if not target.name:
-        fail(_WHO, must, shown(target), _DO)
-    if not target.exists():
-        return target
-    if not target.is_dir():
-        fail(_WHO, must, f"{shown(target)}, a file", _DO)
-    names = sorted(entry.name for entry in target.iterdir() if not fnmatch.fnmatchcase(entry.name, _REMAINS))
-    strange = [name for name in names if name not in (*FILES, PROGRESS)]
-    kept = target / PROGRESS
+
+    def ours(target: Path, names: set[str]) -> bool:
+        return not names - {PROGRESS} or _is_discovery(target)
+
+    return check_folder(_WHO, folder, "a discovery", (*FILES, PROGRESS), ours, _strange_progress)
+
+
+def _strange_progress(folder: Path) -> list[str]:
+    """What stands among the finished trainings and is none."""
+    kept = folder / PROGRESS
     if kept.is_symlink() or (kept.exists() and not kept.is_dir()):
-        strange.append(PROGRESS)
-    elif kept.is_dir():
-        known = ("*.safetensors", LIVE, _REMAINS)
-        inside = sorted(entry.name for entry in kept.iterdir())
-        strange += [f"{PROGRESS}/{name}" for name in inside if not any(fnmatch.fnmatchcase(name, k) for k in known)]
-    if strange:
-        others = ", ".join(shown(name, 60) for name in strange[:5]) + (", …" if len(strange) > 5 else "")
-        fail(_WHO, must, f"{shown(target)}, which also holds {others}", _DO)
-    if set(names) - {PROGRESS} and not _is_discovery(target):
-        fail(_WHO, must, f"{shown(target)}, a damaged or foreign folder", _DO)
-    return target
+        return [PROGRESS]
+    if not kept.is_dir():
+        return []
+    known = ("*.safetensors", LIVE, REMAINS)
+    inside = sorted(entry.name for entry in kept.iterdir())
+    return [f"{PROGRESS}/{name}" for name in inside if not any(fnmatch.fnmatchcase(name, k) for k in known)]
 
 
 def _is_discovery(folder: Path) -> bool:
@@ -112,11 +100,7 @@ def write_discovery(
     from isthmus.plotting.style import render
     from isthmus.report import page_of, save_page
 
-    assembly = folder.parent / f".{folder.name}.{secrets.token_hex(6)}.tmp"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _folders.sweep(folder)
-        assembly.mkdir()
+    with assembled(_WHO, folder, check_destination) as assembly:
         files.write_json(assembly / ANSWER, document)
         files.save(found, assembly / MODEL)
         names = [f"coordinate{j}" for j in range(found.rank)]
@@ -127,14 +111,6 @@ def write_discovery(
         _write_csv(assembly / SAMPLES, pd.DataFrame(samples))
         files.write_atomic(assembly / FIGURE, render(found.plot()))
         save_page(page_of(found, document=document, samples=samples), assembly / REPORT)
-        # Again: somebody may have put a file of their own there meanwhile.
-        check_destination(folder)
-        _folders.install(assembly, folder)
-    except OSError as problem:
-        fail(_WHO, f"{shown(folder)} must be writable", problem.strerror, "Write elsewhere, with --out.")
-    finally:
-        # What is left here is the unfinished new folder, or the previous one after the exchange.
-        shutil.rmtree(assembly, ignore_errors=True)
 
 
 def read_samples(folder: Path, found: Discovery) -> Mapping[str, Any] | None:
@@ -163,13 +139,6 @@ def _meaning(found: Discovery) -> pd.DataFrame:
     if found.sensitivity is None:
         return pd.DataFrame(columns=pd.Index(["coordinate", "input", "sensitivity", "low", "high"]))
     return found.sensitivity.to_frame(found.feature_names)
-
-
-def csv_bytes(frame: pd.DataFrame) -> bytes:
-    """A table as CSV: UTF-8, all digits of every number, what cannot be encoded as an escape."""
-    stream = io.StringIO()
-    frame.to_csv(stream, index=False, lineterminator="\n")
-    return stream.getvalue().encode("utf-8", errors="backslashreplace")
 
 
 def _write_csv(path: Path, frame: pd.DataFrame) -> None:

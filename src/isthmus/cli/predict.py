@@ -79,7 +79,7 @@ def _give(
     import pandas as pd
 
     from isthmus._strict_json import dumps
-    from isthmus.cli.discovery_folder import csv_bytes
+    from isthmus.cli.answer_folder import csv_bytes
     from isthmus.files import write_atomic
 
     for note in notes:

@@ -108,7 +108,7 @@ def discover(
     --------
     >>> import isthmus
     >>> task = isthmus.problems.linear(d_in=6, d_out=6, rank=2, samples=200)
-    >>> found = isthmus.discover(task.X, task.Y)
+    >>> found = isthmus.discover(task.X, task.Y, depth=4, replicas=0)  # a quick look
     >>> found.rank, found.verdict
     (2, 'determined')
     """
