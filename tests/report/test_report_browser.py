@@ -1,31 +1,18 @@
 """Reports in a real browser without network: drawn, quiet, and every button does what it says."""
 
 import csv
-import shutil
-import time
 
 import numpy as np
 import pytest
 
 import isthmus
-from reported import HOSTILE, discovery, hostile, profile, run
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
-
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-ARGUMENTS += ["--disable-sync", "--no-first-run"]
-#: Generous: other tests share the machine.
-PATIENCE = 60_000
+from reported import HOSTILE, Watched, chromium, discovery, hostile, profile, run
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
+    with chromium() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -38,41 +25,6 @@ def reports(tmp_path_factory):
     for name, result in (("hostile", hostile()), ("profile", profile()), ("run", run(layers=50, values=100))):
         isthmus.save_report(result, folder / f"{name}.html")
     return folder
-
-
-class Watched:
-    """A page whose every complaint and every request is remembered."""
-
-    def __init__(self, browser, path, **options):
-        self.context = browser.new_context(offline=True, accept_downloads=True, **options)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE)
-        self.complaints, self.requests = [], []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
-        self.context.route("**/*", self._judge)
-        started = time.perf_counter()
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-ready]")
-        self.seconds = time.perf_counter() - started
-
-    def _judge(self, route):
-        if route.request.url.startswith("file:"):
-            route.continue_()
-        else:
-            self.requests.append(route.request.url)
-            route.abort()
-
-    def saved(self, selector):
-        with self.page.expect_download() as waited:
-            self.page.click(selector)
-        return waited.value
-
-    def check_quiet(self):
-        # Blobs and data are made by the page itself; nothing else may be asked for.
-        assert [url for url in self.requests if not url.startswith(("blob:", "data:"))] == []
-        assert self.complaints == []
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +46,8 @@ def opened(browser, reports):
 @pytest.mark.parametrize("name", ["discovery", "profile", "run", "hostile"])
 def test_every_plot_is_drawn(opened, name):
     watched = opened(name)
-    drawn = watched.page.evaluate(
-        "[...document.querySelectorAll('.plot')].map(p => p.querySelectorAll("
-        "'.scatterlayer path, .barlayer path, .heatmaplayer image').length)"
-    )
+    watched.show_all()
+    drawn = watched.drawn()
     assert drawn and all(drawn), drawn
     assert watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     # Three seconds on a quiet machine; here several tests may share it.
@@ -121,9 +71,10 @@ def test_what_is_forbidden_does_not_happen_and_is_noticed(browser, reports, tmp_
 def test_hover_and_menu(opened):
     watched = opened("discovery")
     page = watched.page
-    _hover(page, "[data-figure=profile]", 2)
+    _hover(watched, "profile", 2)
     assert "k = 2" in page.text_content("[data-figure=profile] .hoverlayer")
     colours = "document.querySelector('[data-figure=cloud] .plot').data[0].marker.color.slice(0, 3)"
+    watched.show("cloud")
     first = page.evaluate(colours)
     page.select_option("[data-figure=cloud] [data-choice='2']", label="input x0")
     assert page.evaluate(colours) != first
@@ -133,6 +84,7 @@ def test_hover_and_menu(opened):
 def test_theme_by_keyboard(opened):
     watched = opened("discovery")
     page = watched.page
+    watched.show("profile")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     ink = page.evaluate("document.querySelector('[data-figure=profile] .plot').layout.font.color")
     page.focus("#theme")
@@ -175,8 +127,9 @@ def test_layers_are_linked(opened):
     layer = "document.querySelector('[data-figure=weights-layer] .plot').data[0].y[1]"
     share = run(layers=50, values=100).arrays["weight_spectra"]
     expected = [float(f"{row[1] / row[0]:.5g}") for row in share]
+    watched.show("weights-layer")
     assert page.evaluate(layer) == expected[25]
-    _hover(page, "[data-figure=weights-map]", 7)
+    _hover(watched, "weights-map", 7)
     assert page.evaluate(layer) == expected[6]
     assert page.eval_on_selector("[data-figure=weights-layer] select", "s => s.value") == "6"
     page.select_option("[data-figure=weights-layer] select", label="layer 9")
@@ -196,6 +149,7 @@ def test_hostile_names_are_text(opened, tmp_path):
         "Math.max(...[...document.querySelectorAll('[data-table=meaning-numbers] tr')].map(r => r.offsetHeight))"
     )
     assert height < 200
+    watched.show("meaning")
     ticks = page.text_content("[data-figure=meaning] .yaxislayer-above")
     assert "</script>" in ticks and "@blue" in ticks and "\\u202e" in ticks
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -209,6 +163,7 @@ def test_paper_is_white(opened):
     watched = opened("discovery")
     page = watched.page
     ink = "document.querySelector('[data-figure=cloud] .plot').layout.font.color"
+    watched.show("cloud")
     page.click("#theme")
     dark = page.evaluate(ink)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -221,11 +176,11 @@ def test_paper_is_white(opened):
     watched.check_quiet()
 
 
-def _hover(page, box, x):
+def _hover(watched, figure, x):
     """Move the mouse over what is drawn at ``x`` in the first trace there, as a hand would."""
-    plot = page.locator(f"{box} .plot")
-    plot.scroll_into_view_if_needed()
-    place = plot.evaluate(
+    watched.show(figure)
+    page = watched.page
+    place = page.locator(f"[data-figure={figure}] .plot").evaluate(
         """(plot, x) => {
             const { xaxis, yaxis } = plot._fullLayout;
             const trace = plot.data.findLast((one) => one.text || one.z || one.y);
@@ -238,5 +193,5 @@ def _hover(page, box, x):
     )
     page.mouse.move(place[0] - 3, place[1] - 3)
     page.mouse.move(*place, steps=3)
-    page.wait_for_selector(f"{box} .hoverlayer .hovertext")
+    page.wait_for_selector(f"[data-figure={figure}] .hoverlayer .hovertext")
     page.wait_for_timeout(100)

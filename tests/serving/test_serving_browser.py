@@ -121,6 +121,8 @@ def test_it_follows_a_discovery_to_its_end(browser, runs):
         assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
         page.click("#report a")
         page.wait_for_selector("html[data-ready]")
+        page.locator("[data-figure=profile] .plot").scroll_into_view_if_needed()
+        page.wait_for_selector("[data-figure=profile] .main-svg")
         assert page.locator("[data-figure=profile] .scatterlayer path").count() > 2
         assert watched.complaints == []
         watched.context.close()

@@ -8,6 +8,8 @@
   // Texts may look like the name of a colour; there it means nothing.
   const texts = new Set(["text", "ticktext", "name", "hovertemplate", "customdata"]);
   const config = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
+  // How far from what is seen a figure is drawn, so that who scrolls finds it there.
+  const margin = "400px 0px";
 
   function isDark() {
     const chosen = root.dataset.theme;
@@ -64,9 +66,57 @@
     }));
   }
 
+  // Drawing is what takes the time of a page: a figure is drawn when it comes near, one at a time, the nearest first.
+  const waiting = new Set();
+  let busy = false;
+  const near =
+    "IntersectionObserver" in window
+      ? new IntersectionObserver(
+          (entries) => {
+            for (const { target, isIntersecting } of entries) {
+              const figure = figures.get(target.closest("[data-figure]").dataset.figure);
+              // Who hurries past does not wait for it.
+              if (isIntersecting) waiting.add(figure);
+              else waiting.delete(figure);
+            }
+            if (!busy) drawNext();
+          },
+          { rootMargin: margin },
+        )
+      : null;
+
+  function distance({ plot }) {
+    const { top, bottom } = plot.getBoundingClientRect();
+    return Math.max(top - innerHeight, -bottom, 0);
+  }
+
+  function drawNext() {
+    busy = waiting.size > 0;
+    if (!busy) {
+      root.dataset.ready = "true";
+      return;
+    }
+    const next = [...waiting].reduce((best, one) => (distance(one) < distance(best) ? one : best));
+    waiting.delete(next);
+    // In between the page scrolls, answers and paints; and one figure that fails takes none of the others with it.
+    setTimeout(drawNext);
+    draw(next);
+  }
+
+  function drawWhenNear(figure) {
+    // Observed anew, it is told of even where it has not moved.
+    near.unobserve(figure.plot);
+    near.observe(figure.plot);
+  }
+
   function draw(figure, paper) {
     const { spec, plot } = figure;
     const width = paper ?? plot.clientWidth;
+    // Inside something closed there is no width to draw for; what was drawn there stays until it is opened.
+    if (!width && near) return drawWhenNear(figure);
+    waiting.delete(figure);
+    near?.unobserve(plot);
+    figure.drawn = true;
     // A scale of colours that turns would leave its old marks behind.
     const anew = figure.narrow !== width < phone;
     figure.narrow = width < phone;
@@ -116,10 +166,10 @@
     for (const button of box.querySelectorAll("[data-save]")) {
       button.addEventListener("click", () => savePlot(figure, button.dataset.save));
     }
-    draw(figure);
   }
 
   function savePlot(figure, format) {
+    if (!figure.drawn) draw(figure);
     const { offsetWidth: width, offsetHeight: height } = figure.plot;
     // A file without a ground is unreadable on the other theme.
     const layout = { ...figure.plot.layout, paper_bgcolor: colour("paper") };
@@ -179,7 +229,7 @@
   }
   function showTheme() {
     nameTheme();
-    figures.forEach((figure) => draw(figure));
+    figures.forEach((figure) => figure.drawn && draw(figure));
   }
   toggle.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
@@ -190,7 +240,11 @@
   // Paper is white, and narrower than a screen.
   let before;
   addEventListener("beforeprint", () => {
-    before = { theme: root.dataset.theme, open: [...document.querySelectorAll("details:not([open])")] };
+    before = {
+      theme: root.dataset.theme,
+      open: [...document.querySelectorAll("details:not([open])")],
+      drawn: new Set([...figures.values()].filter((figure) => figure.drawn)),
+    };
     root.dataset.theme = "light";
     before.open.forEach((one) => (one.open = true));
     figures.forEach((figure) => draw(figure, 660));
@@ -199,16 +253,30 @@
     if (before.theme) root.dataset.theme = before.theme;
     else delete root.dataset.theme;
     before.open.forEach((one) => (one.open = false));
-    figures.forEach((figure) => draw(figure).then(() => Plotly.Plots.resize(figure.plot)));
+    figures.forEach((figure) => {
+      if (before.drawn.has(figure)) {
+        draw(figure)?.then(() => Plotly.Plots.resize(figure.plot));
+        return;
+      }
+      // Drawn for the paper only.
+      Plotly.purge(figure.plot);
+      figure.drawn = false;
+      delete figure.narrow;
+      drawWhenNear(figure);
+    });
   });
 
   addEventListener("resize", () => {
     figures.forEach((figure) => {
-      if (figure.narrow !== figure.plot.clientWidth < phone) draw(figure);
+      const width = figure.plot.clientWidth;
+      // A window may pass through no size at all on its way to another; nothing is drawn for that.
+      if (figure.drawn && width && figure.narrow !== width < phone) draw(figure);
     });
   });
 
   nameTheme();
   specs.forEach(prepare);
-  root.dataset.ready = "true";
+  figures.forEach(near ? drawWhenNear : (figure) => draw(figure));
+  // Where figures wait to be looked at, the page is ready once those in sight are drawn.
+  if (!near || !figures.size) root.dataset.ready = "true";
 })();
