@@ -1,4 +1,4 @@
-"""BottleneckRegressor as scikit-learn sees it: its own checks at default arguments, and what people build from it."""
+"""BottleneckRegressor as scikit-learn sees it: its own checks, and what people build from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_regressors_train, parametrize_with_checks
 
 import isthmus
 from isthmus import BottleneckRegressor, DataError, IsthmusError, problems
@@ -22,9 +22,21 @@ from tools import SEED, assert_close
 QUICK = {"depth": 4, "width": 16, "steps": 4, "replicas": 0}
 
 
-@parametrize_with_checks([BottleneckRegressor()])
+@parametrize_with_checks([BottleneckRegressor(**{**QUICK, "replicas": 1})])
 def test_scikit_learns_own_checks(estimator, check):
+    """Every branch of a fit, a further walk among them, in networks so small that all the checks take seconds."""
     check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([BottleneckRegressor()])
+def test_scikit_learns_own_checks_at_default_arguments(estimator, check):
+    check(estimator)
+
+
+def test_the_default_arguments_learn():
+    """The check that asks for a good fit, as people call it; the others do not ask how well it fits."""
+    check_regressors_train("BottleneckRegressor", BottleneckRegressor())
 
 
 @pytest.fixture(scope="module")

@@ -98,23 +98,40 @@ def test_damaged_and_foreign_files_are_not_used(task, whole, tmp_path):
     assert found.settings["stages_reused"] == len(kept) - 1
 
 
+ROWS = np.arange(40)
+PAIRS = [(ROWS[10:], ROWS[:10]), (ROWS[:30], ROWS[30:])]
+GIVEN = {**EFFORT, "cv": PAIRS, "steps": 1}
+
+
+@pytest.fixture(scope="module")
+def kept(task, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept") / "stages"
+    discover(task.X, task.Y, checkpoint=folder, **GIVEN)
+    return folder
+
+
 @pytest.mark.parametrize("change", ["data", "seed", "steps", "cv", "second cv", "rank"])
-def test_those_of_another_discovery_are_not_used(task, tmp_path, change):
-    rows = np.arange(40)
-    pairs = [(rows[10:], rows[:10]), (rows[:30], rows[30:])]
-    options = {**EFFORT, "cv": pairs, "steps": 1}
-    discover(task.X, task.Y, checkpoint=tmp_path, **options)
+def test_those_of_another_discovery_are_not_used(task, kept, tmp_path, change):
+    folder = tmp_path / "stages"
+    shutil.copytree(kept, folder)
     Y = task.Y + 1e-12 if change == "data" else task.Y
     other = {
         "seed": {"seed": 1},
         "steps": {"steps": 2},
-        "cv": {"cv": pairs[::-1]},
-        "second cv": {"cv": [pairs[0], (rows[5:], rows[:5])]},
+        "cv": {"cv": PAIRS[::-1]},
+        "second cv": {"cv": [PAIRS[0], (ROWS[5:], ROWS[:5])]},
         "rank": {"rank": 1},
     }.get(change, {})
-    found = discover(task.X, Y, checkpoint=tmp_path, **{**options, **other})
+    found = discover(task.X, Y, checkpoint=folder, **{**GIVEN, **other})
     assert found.settings["stages_reused"] == 0
-    assert content(found) == content(discover(task.X, Y, **{**options, **other}))
+    assert content(found) == content(discover(task.X, Y, **{**GIVEN, **other}))
+
+
+def test_those_of_the_same_discovery_are(task, kept, tmp_path):
+    """What the copies are, so that the test above can fail."""
+    folder = tmp_path / "stages"
+    shutil.copytree(kept, folder)
+    assert discover(task.X, task.Y, checkpoint=folder, **GIVEN).settings["stages_reused"] == len(names(kept))
 
 
 def test_one_stage(tmp_path):
