@@ -15,7 +15,7 @@ from isthmus.training import Phase
 from isthmus.training.direct import DirectMeanSquare
 from isthmus.training.flat import FlatObjective
 from isthmus.training.lbfgs import LBFGS
-from isthmus.training.metric import KroneckerMetric
+from isthmus.training.metric import metric_for
 from tools import assert_close, gaussian, generator, random_net
 
 DIMS = [([5, 7, 2], [2, 6, 3]), ([3, 1], [1, 4]), ([4, 9, 5, 3], [3, 1]), ([2, 3, 8], [8, 3, 2])]
@@ -247,7 +247,7 @@ def test_direction_is_the_two_loop_recursion(pairs, with_metric, dtype):
     X = gaussian(30, 5, seed=2, dtype=dtype)
     objective = FlatObjective(net, X, gaussian(30, 3, seed=3, dtype=dtype), "mse")
     n = len(objective.theta)
-    metric = KroneckerMetric.for_network(net, "mse") if with_metric else None
+    metric = metric_for(net, "mse") if with_metric else None
     if metric is not None:
         metric.refresh(objective.theta, X, generator())
     optimiser = LBFGS(Phase("lbfgs", 10, memory=20), objective.theta, metric, generator())
@@ -270,7 +270,7 @@ def test_direction_is_the_two_loop_recursion(pairs, with_metric, dtype):
 def test_metric_solves_many_rows_as_it_solves_each(make, bias):
     net = make(bias=bias)
     X = gaussian(30, 5, seed=2)
-    metric = KroneckerMetric.for_network(net, "mse")
+    metric = metric_for(net, "mse")
     theta = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
     metric.refresh(theta, X, generator())
     rows = gaussian(4, len(theta), seed=3)
@@ -286,7 +286,7 @@ def test_the_metric_knows_that_the_waist_is_linear():
     X = gaussian(40, 5, seed=2)
     factors = []
     for one in (net, net.merged()):
-        metric = KroneckerMetric.for_network(one, "mse")
+        metric = metric_for(one, "mse")
         theta = torch.cat([p.detach().reshape(-1) for p in one.parameters()])
         metric.refresh(theta, X, generator(1))
         factors.append(metric.tensors)

@@ -70,7 +70,7 @@ def test_ridges_give_the_papers_regularisers():
         (("other", 1.0), "one of"),
         (("plain", -1.0), "lam"),
         (("rank2023", 1.0), "depth"),
-        (("hamiltonian2024", 1.0), "depth"),
+        (("hamiltonian2024", 1.0), "effective_depth"),
     ],
 )
 def test_refused_ridges(arguments, message):

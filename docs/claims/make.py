@@ -8,6 +8,7 @@ HERE = Path(__file__).parent
 TITLES = {
     "rank2023": "Implicit bias of large depth networks: a notion of rank",
     "bottleneck2023": "Bottleneck structure in learned features",
+    "hamiltonian2024": "Hamiltonian mechanics of feature learning",
 }
 START = """# {title}
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from isthmus.discovery import Discovery, RankProfile, discover
     from isthmus.estimators import BottleneckRegressor
     from isthmus.files import load, save
-    from isthmus.networks import FullyConnected, from_torch
+    from isthmus.measures import Mechanics, mechanics
+    from isthmus.networks import FullyConnected, LeakyResNet, from_torch
     from isthmus.objective import cost, ridge_from
     from isthmus.report import save_report
     from isthmus.runs import Run
@@ -67,6 +68,8 @@ _NAMES = {
     "Discovery": "isthmus.discovery",
     "FullyConnected": "isthmus.networks",
     "History": "isthmus.diagnosis",
+    "LeakyResNet": "isthmus.networks",
+    "Mechanics": "isthmus.measures",
     "Monitor": "isthmus.diagnosis",
     "RankProfile": "isthmus.discovery",
     "Run": "isthmus.runs",
@@ -79,6 +82,7 @@ _NAMES = {
     "discover": "isthmus.discovery",
     "from_torch": "isthmus.networks",
     "load": "isthmus.files",
+    "mechanics": "isthmus.measures",
     "rebalance": "isthmus.compression",
     "ridge_from": "isthmus.objective",
     "save": "isthmus.files",
@@ -97,6 +101,8 @@ __all__ = [
     "FullyConnected",
     "History",
     "IsthmusError",
+    "LeakyResNet",
+    "Mechanics",
     "Monitor",
     "NumericalWarning",
     "RankProfile",
@@ -119,6 +125,7 @@ __all__ = [
     "linalg",
     "load",
     "measures",
+    "mechanics",
     "networks",
     "objective",
     "problems",

@@ -19,6 +19,9 @@ TONES = {
     "holds": "good",
     "not applicable": "note",
     "none": "note",
+    "conserved": "good",
+    "not yet critical": "doubt",
+    "drifting": "doubt",
 }
 #: Okabe and Ito's colours, which the common forms of colour blindness leave apart.
 _COLOURS = {"good": "#009E73", "note": "#0072B2", "doubt": "#E69F00", "bad": "#D55E00"}

@@ -44,6 +44,7 @@ FORMAT_VERSION = 1
 #: The only kinds of object a file can hold, and the module that registers each: a file never names a module.
 _HOMES = {
     "FullyConnected": "isthmus.networks.fully_connected",
+    "LeakyResNet": "isthmus.networks.leaky_file",
     "Discovery": "isthmus.discovery.keep",
     "BottleneckRegressor": "isthmus.estimators",
 }
@@ -101,7 +102,7 @@ def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> N
 
     Parameters
     ----------
-    obj : FullyConnected, Discovery or BottleneckRegressor
+    obj : FullyConnected, LeakyResNet, Discovery or BottleneckRegressor
         Exactly these classes. Parameters are saved bit for bit; gradients, hooks, device and training mode are not.
     path : path
         In an existing folder; conventionally ``*.safetensors``. Written atomically.

@@ -87,8 +87,9 @@ def ridge_from(
     paper : {"plain", "rank2023", "bottleneck2023", "features2022", "hamiltonian2024"}
         ``"plain"``, ``"bottleneck2023"``, ``"features2022"``: λ‖θ‖², ridge = λ.
         ``"rank2023"``: (λ/L)‖W‖², ridge = λ/L; needs ``depth``.
-        ``"hamiltonian2024"``: (λ/2L̃)∫‖W_p‖²dp on L equidistant steps, for the fully connected weight W/L̃:
-        ridge = λL̃/(2L); needs ``depth`` and ``effective_depth``. See Notes.
+        ``"hamiltonian2024"``: (λ/2L̃)∫‖W_p‖²dp; needs ``effective_depth``. For a :class:`~isthmus.LeakyResNet`, whose
+        parameters are √ρ_ℓW_ℓ: ridge = λ/(2L̃). With ``depth`` for the fully connected weight W/L̃ on L equidistant
+        steps: ridge = λL̃/(2L). See Notes.
     lam : float
         The paper's λ ≥ 0.
     depth : int, optional
@@ -101,9 +102,10 @@ def ridge_from(
 
     Notes
     -----
-    A leaky step is (1−ρL̃)α + ρWσ(α). At ρL̃ = 1 it is the fully connected layer of weight ρW = W/L̃, and
-    (λ/2L̃)(1/L)‖W‖² = (λL̃/2L)‖W/L̃‖²: hence the ridge λL̃/(2L). For ρL̃ ≠ 1 the identity ρW = W/L̃ no longer
-    holds and λL̃/(2L) is the ridge of W/L̃, the matrix whose k singular values near 1 carry the bottleneck.
+    (λ/2L̃)∫‖W_p‖²dp = (λ/2L̃)Σ‖√ρ_ℓW_ℓ‖² for any steps. A leaky step is (1−ρL̃)α + ρWσ(α). At ρL̃ = 1 it is the fully
+    connected layer of weight ρW = W/L̃, and (λ/2L̃)(1/L)‖W‖² = (λL̃/2L)‖W/L̃‖²: hence the ridge λL̃/(2L). For ρL̃ ≠ 1
+    the identity ρW = W/L̃ no longer holds and λL̃/(2L) is the ridge of W/L̃, the matrix whose k singular values near 1
+    carry the bottleneck.
 
     Examples
     --------
@@ -113,15 +115,17 @@ def ridge_from(
     who = "ridge_from"
     check_choice(who, "paper", paper, ("plain", "rank2023", "bottleneck2023", "features2022", "hamiltonian2024"))
     ridge = check_number(who, "lam", lam, low=0.0)
-    if paper in ("rank2023", "hamiltonian2024"):
+    if depth is not None:
+        check_integer(who, "depth", depth, low=1)
+    if paper == "rank2023":
         if depth is None:
             fail(who, f"`depth` must be given for {paper!r}", None, "Pass the number of layers L.")
-        depth = check_integer(who, "depth", depth, low=1)
         ridge = ridge / depth
     if paper == "hamiltonian2024":
         if effective_depth is None:
             fail(who, f"`effective_depth` must be given for {paper!r}", None, "Pass L̃.")
-        ridge = ridge * check_number(who, "effective_depth", effective_depth, low=0.0, low_open=True) / 2
+        L_tilde = check_number(who, "effective_depth", effective_depth, low=0.0, low_open=True)
+        ridge = ridge / (2 * L_tilde) if depth is None else ridge * L_tilde / (2 * depth)
     if outputs is not None:
         ridge = ridge * check_integer(who, "outputs", outputs, low=1)
     return ridge

@@ -125,12 +125,88 @@ class Trace:
         0.
         """
         check_integer("Trace.Z_sigma", "ell", ell, low=0, high=self.depth - 1)
-        columns = self.activations[ell].mT
-        if self.bias == 0.0:
-            return columns
-        return torch.cat([columns, self.bias * torch.ones_like(columns[:1])])
+        return with_ones(self.activations[ell].mT, self.bias)
 
     def derivative(self, ell: int) -> Tensor:
         """Diagonals of D_ℓ = diag(σ̇(α̃_ℓ(x))), (N, n_ℓ), ℓ = 1 … L−1."""
         check_integer("Trace.derivative", "ell", ell, low=1, high=self.depth - 1)
         return activation_derivative(self.preactivations[ell - 1], self.slope)
+
+
+@dataclass(frozen=True, eq=False)
+class LeakyTrace:
+    """Weights and the path of representations A_0 … A_L of a leaky ResNet on N samples.
+
+    Attributes
+    ----------
+    Ws : tuple of Tensor (w, w + 1)
+        ``Ws[ell - 1]`` is W_ℓ as printed, its last column the bias; (w, w) when ``bias == 0``.
+    rho : Tensor (L,)
+        Lengths ρ_ℓ of the steps; their sum is 1.
+    representations : tuple of Tensor (N, w)
+        ``representations[ell]`` is α at position p_ℓ, ℓ = 0 … L; samples as rows.
+    effective_depth : float
+        L̃.
+    W_in, W_out : Tensor (w, d_in), (d_out, w)
+        The linear maps before and after the path.
+    inputs, outputs : Tensor (N, d_in), (N, d_out)
+    slope : float
+        a of σ_a: 0 is ReLU.
+    bias : float
+        1 when σ appends a one, 0 when it does not.
+    source_eps : float
+        Unit round-off of the dtype the network was stored in.
+    """
+
+    Ws: tuple[Tensor, ...]
+    rho: Tensor
+    representations: tuple[Tensor, ...]
+    effective_depth: float
+    W_in: Tensor
+    W_out: Tensor
+    inputs: Tensor
+    outputs: Tensor
+    slope: float
+    bias: float
+    source_eps: float = torch.finfo(torch.float64).eps
+
+    @property
+    def depth(self) -> int:
+        """L, the number of steps."""
+        return len(self.Ws)
+
+    @property
+    def width(self) -> int:
+        """w, the width of the path."""
+        return self.Ws[0].shape[0]
+
+    @property
+    def samples(self) -> int:
+        """N, the number of samples."""
+        return self.inputs.shape[0]
+
+    @property
+    def positions(self) -> Tensor:
+        """p_0 = 0, p_1, …, p_L = 1: where the representations sit, (L + 1,)."""
+        return torch.cat([self.rho.new_zeros(1), self.rho.cumsum(0)])
+
+    def A(self, ell: int) -> Tensor:
+        """A_ℓ as printed: (w, N), samples as columns."""
+        check_integer("LeakyTrace.A", "ell", ell, low=0, high=self.depth)
+        return self.representations[ell].mT
+
+    def sigma_A(self, ell: int) -> Tensor:
+        """σ(A_ℓ): (w + 1, N) with a last row of ones; (w, N) when ``bias == 0``."""
+        return with_ones(activate(self.A(ell), self.slope), self.bias)
+
+    def derivative(self, ell: int) -> Tensor:
+        """∂_pA on step ℓ: (A_ℓ − A_{ℓ-1})/ρ_ℓ, (w, N), ℓ = 1 … L."""
+        check_integer("LeakyTrace.derivative", "ell", ell, low=1, high=self.depth)
+        return (self.A(ell) - self.A(ell - 1)) / self.rho[ell - 1]
+
+
+def with_ones(S: Tensor, bias: float) -> Tensor:
+    """Append the row β·1 to an activation matrix (samples as columns); nothing when β = 0."""
+    if bias == 0.0:
+        return S
+    return torch.cat([S, torch.full_like(S[:1], bias)])

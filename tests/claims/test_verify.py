@@ -10,13 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from isthmus import DataError, FullyConnected, IsthmusError, verify
+from isthmus import DataError, FullyConnected, IsthmusError, LeakyResNet, verify
 from isthmus.claims import CLAIMS, verify_samples
+from isthmus.claims.leaky_samples import signed_start
+from isthmus.constructions import flow_network
 from tools import gaussian, random_net
 
 ROOT = Path(__file__).parent.parent.parent
 IDS = tomllib.loads((ROOT / "docs/ids.toml").read_text(encoding="utf-8"))
-EXPECTED = {name for name in IDS if name.startswith(("C-rank-", "C-bn-"))}
+EXPECTED = {name for name in IDS if name.startswith(("C-rank-", "C-bn-", "C-ham-"))}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def samples():
     return verify_samples()
 
 
-def test_every_claim_of_two_papers_is_there():
+def test_every_claim_of_three_papers_is_there():
     assert set(CLAIMS) == EXPECTED
 
 
@@ -58,6 +60,47 @@ def test_a_plain_network_never_raises(slope, given):
     for verdict in found:
         assert verdict.status == "holds" or verdict.reason, verdict.claim
     assert found["C-rank-9"].status == "not applicable"
+    for verdict in found:
+        if verdict.claim.startswith("C-ham-"):
+            assert (verdict.status, verdict.reason) == ("not applicable", "needs a leaky ResNet")
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_leaky_network_never_raises(bias, given):
+    net = LeakyResNet(5, 4, 8, 6, 2.0, bias=bias, generator=torch.Generator().manual_seed(1))
+    X = gaussian(30, 5)
+    found = verify(net, X, *([gaussian(30, 4, seed=1)] if given else []), ridge=0.1 if given else None)
+    assert len(found) == len(EXPECTED) and found.failed == ()
+    assert "a leaky ResNet of 6 steps" in found.sentence
+    for verdict in found:
+        assert verdict.status == "holds" or verdict.reason, verdict.claim
+        if not verdict.claim.startswith("C-ham-"):
+            assert (verdict.status, verdict.reason) == ("not applicable", "needs a fully connected network")
+    # The caller's network stays in its dtype, and trainable.
+    assert net.W_in.dtype == torch.float32 and all(p.requires_grad for p in net.parameters())
+
+
+def test_a_leaky_network_at_a_critical_point():
+    made = flow_network(*signed_start(), 2.0, 30)
+    found = verify(made.network, made.X, made.Y, ridge=made.ridge, claims="C-ham-*")
+    assert found.failed == ()
+    assert {v.claim for v in found if v.status == "holds"} == {"C-ham-4", "C-ham-5", "C-ham-7", "C-ham-9"}
+    other = verify(made.network, made.X, made.Y, ridge=2 * made.ridge, claims="C-ham-4")
+    assert "critical point: not met" in other["C-ham-4"].reason
+    with pytest.raises(IsthmusError, match="columns"):
+        verify(made.network, made.X[:, :2])
+
+
+@pytest.mark.parametrize("identity", ["C-bn-7", "C-bn-8"])
+def test_unbalanced_networks_are_named_before_any_jacobian(identity, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("Jacobians are dear")
+
+    monkeypatch.setattr("isthmus.claims.balanced.points_of", never)
+    net = FullyConnected.from_weights([3.0 * torch.eye(4), torch.eye(4)])
+    found = verify(net, gaussian(10, 4), claims=identity)[identity]
+    assert found.status == "not applicable" and found.reason.startswith("balanced: not met")
 
 
 def test_claims_by_name():
@@ -111,7 +154,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def test_the_pages_are_of_these_claims():
-    for paper in ("rank2023", "bottleneck2023"):
+    for paper in ("rank2023", "bottleneck2023", "hamiltonian2024"):
         page = (ROOT / f"docs/claims/{paper}.md").read_text(encoding="utf-8")
         for one in CLAIMS.values():
             if one.paper == paper:

@@ -9,7 +9,7 @@ from isthmus import FullyConnected
 from isthmus.training import Phase, lbfgs
 from isthmus.training.flat import FlatObjective, Value
 from isthmus.training.lbfgs import LBFGS
-from isthmus.training.metric import KroneckerMetric
+from isthmus.training.metric import metric_for
 from small import network, task
 from test_optimisers import Quadratic
 from tools import assert_close, gaussian, generator, orthogonal
@@ -120,7 +120,7 @@ def test_loss_never_rises_at_a_fixed_ridge(with_metric, dtype):
     X, Y = task(dtype=dtype)
     net = network(dtype=dtype)
     objective = FlatObjective(net, X, Y, "mse")
-    metric = KroneckerMetric.for_network(net, "mse") if with_metric else None
+    metric = metric_for(net, "mse") if with_metric else None
     optimiser = make(objective.theta, metric=metric)
     with objective.attached():
         losses = [optimiser.step(objective, step, 1e-2).loss for step in range(80)]
@@ -137,7 +137,7 @@ def test_rebalancing_keeps_the_function_and_lowers_the_norm():
         net.weights[1].div_(10.0)
     f = net(X).detach()
     objective = FlatObjective(net, X, Y, "mse")
-    optimiser = make(objective.theta, metric=KroneckerMetric(net, "mse"))
+    optimiser = make(objective.theta, metric=metric_for(net, "mse"))
     before = float(objective.theta.norm())
     with objective.attached(), torch.no_grad():
         optimiser._rebalance(objective)
@@ -155,7 +155,7 @@ def test_non_finite_weights_are_reported_not_raised():
     X, Y = task()
     net = FullyConnected.from_weights([torch.full((3, 4), float("nan"), dtype=torch.float64)])
     objective = FlatObjective(net, X, Y, "mse")
-    optimiser = make(objective.theta, metric=KroneckerMetric(net, "mse"))
+    optimiser = make(objective.theta, metric=metric_for(net, "mse"))
     with objective.attached():
         assert not optimiser.step(objective, 0, 0.1).finite
 

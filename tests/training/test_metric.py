@@ -8,13 +8,13 @@ import torch
 from isthmus import FullyConnected
 from isthmus.training import metric as metric_module
 from isthmus.training.flat import FlatObjective
-from isthmus.training.metric import KroneckerMetric
+from isthmus.training.metric import ChainMetric, KroneckerMetric, metric_for
 from small import network, task
 from tools import assert_close, gaussian, generator
 
 
 def refreshed(net, X, loss="mse", seed=0):
-    metric = KroneckerMetric(net, loss)
+    metric = ChainMetric(net, loss)
     theta = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
     metric.refresh(theta, X, generator(seed))
     return metric
@@ -138,11 +138,11 @@ def test_symmetric_positive_definite(ridge):
 
 
 def test_only_for_whole_fully_connected_networks(monkeypatch):
-    assert KroneckerMetric.for_network(torch.nn.Linear(3, 3), "mse") is None
+    assert metric_for(torch.nn.Linear(3, 3), "mse") is None
     net = network()
-    assert isinstance(KroneckerMetric.for_network(net, "mse"), KroneckerMetric)
+    assert isinstance(metric_for(net, "mse"), KroneckerMetric)
     net.weights[0].requires_grad_(False)
-    assert KroneckerMetric.for_network(net, "mse") is None
+    assert metric_for(net, "mse") is None
     # Many samples are thinned, evenly.
     monkeypatch.setattr(metric_module, "SAMPLES", 10)
     X = gaussian(37, 4)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isthmus import FullyConnected
 from isthmus.training import Phase
 from isthmus.training.flat import FlatObjective
-from isthmus.training.metric import KroneckerMetric
+from isthmus.training.metric import metric_for
 from isthmus.training.narrow import Narrow, can_narrow, middle_rank, pinch
 from small import network, quiet, same_bits, task, weights
 from tools import assert_close, gaussian, generator, linear_net, orthogonal, three_part_net
@@ -59,7 +59,7 @@ def run(net, X, Y, ridge, *, attempt=30, steps=240):
     with objective.attached():
         first = objective(ridge).loss
         phase = Phase("narrow", steps, attempt=attempt)
-        narrow = Narrow(phase, objective.theta, KroneckerMetric(net, "mse"), generator())
+        narrow = Narrow(phase, objective.theta, metric_for(net, "mse"), generator())
         step = 0
         while step < steps and not narrow.finished:
             last = narrow.step(objective, step, ridge)
@@ -159,7 +159,7 @@ def test_a_polish_that_stalls_is_decided_at_once():
     X = gaussian(50, 3)
     objective = FlatObjective(net, X, torch.zeros(50, 3, dtype=torch.float64), "mse")
     with objective.attached():
-        narrow = Narrow(Phase("narrow", 500, attempt=250), objective.theta, KroneckerMetric(net, "mse"), generator())
+        narrow = Narrow(Phase("narrow", 500, attempt=250), objective.theta, metric_for(net, "mse"), generator())
         step = 0
         while step < 500 and not narrow.finished:
             narrow.step(objective, step, 1.0)

@@ -6,6 +6,9 @@ from isthmus.claims import (  # noqa: F401
     bn_families,
     curvature,
     domains,
+    flow_claims,
+    identity_claims,
+    inside_bottleneck,
     jacobian_bounds,
     least_norm,
     linear_costs,
@@ -15,6 +18,8 @@ from isthmus.claims import (  # noqa: F401
     rank_one_layer,
     rank_recovery,
     second_corrections,
+    symmetry_claims,
+    time_scales,
     two_functions,
 )
 from isthmus.claims.base import CLAIMS, Claim, Hypothesis, Subject, Verdict, in_order

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, unmet
 from isthmus.claims.jacobian_bounds import log_products
 from isthmus.claims.points import Points, points_of
 from isthmus.claims.samples import balanced_net
@@ -60,6 +60,13 @@ def _balanced(subject: Subject) -> Hypothesis:
     return Hypothesis.of("balanced", met, f"largest imbalance {balance(subject.net).layer_residual:.2g} of a layer")
 
 
+def _unbalanced(identity: str, balanced: Hypothesis) -> Verdict:
+    """Not applicable, before any Jacobian: those of wide networks take minutes."""
+    names = ("|slope| ≤ 1", "x off the kinks", "k ≤ Rank Jf(x)")
+    first, second, last = (Hypothesis.of(name, None) for name in names)
+    return not_applicable(identity, "≤", [first, second, balanced, last], unmet([balanced]))
+
+
 def _rank(subject: Subject, found: Points) -> tuple[int, Hypothesis]:
     """The k of the claim: as given, else the largest that every point has."""
     least = int(found.ranks.min()) if len(found.ranks) else 0
@@ -93,9 +100,12 @@ def bounded_activations(subject: Subject) -> Verdict:
 
     For every k up to the rank of Jf(x): the proof needs only (s_1 … s_k)(AB) ≤ (s_1 … s_k)(A)·(s_1 … s_k)(B).
     """
+    balanced = _balanced(subject)
+    if balanced.status != "met":
+        return _unbalanced("C-bn-7", balanced)
     found = points_of(subject)
     k, reach = _rank(subject, found)
-    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, _balanced(subject), reach]
+    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, balanced, reach]
     if reach.status != "met":
         return not_applicable("C-bn-7", "≤", hypotheses)
     sizes = torch.stack([a.square().sum(1) for a in found.trace.activations]).sum(0)
@@ -126,9 +136,12 @@ def low_rank_representations(subject: Subject) -> Verdict:
     With q the mean over samples of the bound of C-bn-7 over L, and Δ = ‖θ‖² − kL − 2 log(s_1 … s_k) at one of them. The
     sides are numbers of layers: those above the bound, and those that may be; over several p.
     """
+    balanced = _balanced(subject)
+    if balanced.status != "met":
+        return _unbalanced("C-bn-8", balanced)
     found = points_of(subject)
     k, reach = _rank(subject, found)
-    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, _balanced(subject), reach]
+    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, balanced, reach]
     if reach.status != "met":
         return not_applicable("C-bn-8", "≤", hypotheses)
     norms = parameter_norms(subject.net)

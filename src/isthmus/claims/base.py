@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +13,15 @@ from torch import Tensor
 
 from isthmus._checks import check_choice, fail
 from isthmus._cite import cites
-from isthmus.networks import FullyConnected
+from isthmus.networks import FullyConnected, LeakyResNet
 from isthmus.trace import Trace
 
 STATUSES = ("holds", "fails", "not applicable")
 #: How the left side stands to the right one.
 RELATIONS = ("≤", "≥", "=", "≈")
 MET, UNMET, UNKNOWN = "met", "not met", "not known"
+#: What a claim may be about, and the class of its networks.
+NETWORKS: dict[str, type] = {"a fully connected network": FullyConnected, "a leaky ResNet": LeakyResNet}
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Subject:
 
     Attributes
     ----------
-    net : FullyConnected
+    net : FullyConnected or LeakyResNet
+        A claim is only given the kind that it is about.
     X : Tensor (N, d_in)
         Float64.
     Y : Tensor (N, d_out), or (N,) of labels, or None
@@ -61,7 +65,8 @@ class Subject:
         What only the maker of a construction knows: its true rank, a family of networks by depth, a manifold.
     """
 
-    net: FullyConnected
+    # Any, so that each claim may take it for the kind that it has been registered for.
+    net: Any
     X: Tensor
     Y: Tensor | None = None
     ridge: float | None = None
@@ -156,6 +161,8 @@ class Claim:
         What the paper prints otherwise, if it does.
     rate : bool
         Whether only a trend can be tested.
+    about : str
+        The kind of network, a key of ``NETWORKS``; of another kind it is not applicable.
     """
 
     id: str
@@ -167,6 +174,7 @@ class Claim:
     sample: Callable[[], Subject]
     erratum: str = ""
     rate: bool = False
+    about: str = "a fully connected network"
 
 
 #: Every claim of the imported papers, by id.
@@ -183,15 +191,34 @@ def claim(
     sample: Callable[[], Subject],
     erratum: str = "",
     rate: bool = False,
+    about: str = "a fully connected network",
 ) -> Callable[[Callable[[Subject], Verdict]], Callable[[Subject], Verdict]]:
-    """Register the decorated function as the claim ``identity``."""
+    """Register the decorated function as the claim ``identity``; on another kind of network it is not applicable."""
+    check_choice("claim", "about", about, NETWORKS)
 
     def register(evaluate: Callable[[Subject], Verdict]) -> Callable[[Subject], Verdict]:
         if identity in CLAIMS:
             fail("claim", "ids must be unique", identity, "Choose another.")
         cites(paper, where, ids=(identity,))(evaluate)
+
+        @functools.wraps(evaluate)
+        def guarded(subject: Subject) -> Verdict:
+            if not isinstance(subject.net, NETWORKS[about]):
+                unknown = [Hypothesis.of(name, None) for name in hypotheses]
+                return not_applicable(identity, "=", unknown, f"needs {about}")
+            return evaluate(subject)
+
         CLAIMS[identity] = Claim(
-            identity, statement, paper, where, tuple(hypotheses), evaluate, sample, erratum=erratum, rate=rate
+            identity,
+            statement,
+            paper,
+            where,
+            tuple(hypotheses),
+            guarded,
+            sample,
+            erratum=erratum,
+            rate=rate,
+            about=about,
         )
         return evaluate
 
@@ -200,7 +227,7 @@ def claim(
 
 def in_order() -> None:
     """Sort the claims as the papers have them, whatever the order in which modules were imported."""
-    papers = ("rank2023", "bottleneck2023")
+    papers = ("rank2023", "bottleneck2023", "hamiltonian2024")
 
     def place(one: Claim) -> tuple[int, int]:
         return papers.index(one.paper) if one.paper in papers else len(papers), int(one.id.rsplit("-", 1)[1])
@@ -279,7 +306,17 @@ def compare(
     )
 
 
-def rounding(net: FullyConnected, *, condition: float = 1.0) -> float:
+def worst(first: Verdict, *others: Verdict) -> Verdict:
+    """Of several parts of one claim the one that is not applicable, or fails, or the first; with the details of all."""
+    parts = (first, *others)
+    silent = [part for part in parts if part.status == "not applicable"]
+    if silent:
+        return silent[0]
+    shown = next((part for part in parts if part.status == "fails"), first)
+    return replace(shown, details={name: values for part in parts for name, values in part.details.items()})
+
+
+def rounding(net: FullyConnected | LeakyResNet, *, condition: float = 1.0) -> float:
     """Relative rounding of a computation through the whole network in float64: eps · width · depth · condition.
 
     Claims are evaluated on the stored weights in float64, whatever dtype they were trained in: the theorems are about

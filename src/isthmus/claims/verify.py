@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from isthmus._checks import as_matrix, check_choice, check_number, fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus._progress import ProgressFactory, silent
 from isthmus.claims.base import CLAIMS, Claim, Hypothesis, Subject, Verdict
-from isthmus.networks import FullyConnected, from_torch
+from isthmus.networks import LeakyResNet, from_torch
 from isthmus.objective import LOSSES
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def described(one: Claim) -> dict[str, Any]:
         "assumes": list(one.hypotheses),
         "erratum": one.erratum,
         "rate": one.rate,
+        "about": one.about,
     }
 
 
@@ -152,7 +154,8 @@ def verify(
 
     Parameters
     ----------
-    net : FullyConnected, or nn.Sequential of Linear and one kind of ReLU / LeakyReLU
+    net : FullyConnected, or nn.Sequential of Linear and one kind of ReLU / LeakyReLU, or LeakyResNet
+        Claims about the other kind of network are not applicable.
     X : array (N, d_in)
         Points at which claims about Jacobians and representations are evaluated.
     Y : array, optional
@@ -169,10 +172,15 @@ def verify(
     check_choice(who, "loss", loss, LOSSES)
     if ridge is not None:
         check_number(who, "ridge", ridge, low=0.0)
-    chain = from_torch(net)
-    inputs = as_matrix(who, "X", X, columns=chain.dims[0])
-    subject = Subject(_float64(chain), inputs, _targets(who, Y, inputs, loss), ridge, loss)
-    about = f"a network of depth {len(chain.Ws)}, {len(inputs)} samples"
+    if isinstance(net, LeakyResNet):
+        chain, columns = copy.deepcopy(net).requires_grad_(False), net.d_in
+        what = f"a leaky ResNet of {net.layers} steps"
+    else:
+        chain = from_torch(net)
+        columns, what = chain.dims[0], f"a network of depth {len(chain.Ws)}"
+    inputs = as_matrix(who, "X", X, columns=columns)
+    subject = Subject(chain.double(), inputs, _targets(who, Y, inputs, loss), ridge, loss)
+    about = f"{what}, {len(inputs)} samples"
     return _run(chosen(who, claims), lambda _: subject, about, progress)
 
 
@@ -199,10 +207,6 @@ def _run(
                 )
             bar.advance(1)
     return Verdicts(tuple(verdicts), about)
-
-
-def _float64(net: FullyConnected) -> FullyConnected:
-    return net.double()
 
 
 def _targets(who: str, Y: Any, X: Tensor, loss: str) -> Tensor | None:

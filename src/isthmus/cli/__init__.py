@@ -13,6 +13,7 @@ from isthmus.cli.convert import convert
 from isthmus.cli.demo import demo
 from isthmus.cli.diagnose import diagnose
 from isthmus.cli.discover import discover
+from isthmus.cli.mechanics import mechanics
 from isthmus.cli.predict import predict, transform
 from isthmus.cli.report import open, report  # noqa: A004 - the verb
 from isthmus.cli.reproduce import reproduce
@@ -35,6 +36,11 @@ for _verb, _example in (
         diagnose,
         "Examples:  isthmus diagnose net.safetensors --data X.npy --y Y.npy\n\n"
         "isthmus diagnose --module networks.small:build --weights weights.safetensors --data images.npy",
+    ),
+    (
+        mechanics,
+        "Examples:  isthmus mechanics leaky.safetensors --data X.npy --y Y.npy --ridge 0.001\n\n"
+        "isthmus mechanics leaky.safetensors --data X.npy --y Y.npy --ridge 0.001 --out mechanics.html",
     ),
     (
         verify,

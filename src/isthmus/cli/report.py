@@ -97,16 +97,18 @@ def _page_of_json(path: Path) -> Page:
     from isthmus._errors import FileFormatError
     from isthmus._strict_json import loads
     from isthmus.cli.discovery_folder import FORMAT
-    from isthmus.report import diagnosis_page, discovery_page
+    from isthmus.report import diagnosis_page, discovery_page, mechanics_page
 
     with open_checked("report", path, _MAX_BYTES) as (handle, size):
         document = loads("report", handle.read(size), shown(path), max_values=_MAX_VALUES)
     kind = document.get("format") if isinstance(document, dict) else None
     if kind == "isthmus.diagnosis":
         return diagnosis_page.page_of_document(document)
+    if kind == "isthmus.mechanics":
+        return mechanics_page.page_of_document(document)
     if kind != FORMAT:
-        must = f"{shown(path)} must be the JSON of a discovery or a diagnosis"
-        do = "Give what `isthmus discover` or `isthmus diagnose` wrote or printed, or the folder of a Run."
+        must = f"{shown(path)} must be the JSON of a discovery, a diagnosis or a mechanics"
+        do = "Give what `isthmus discover`, `diagnose` or `mechanics` wrote or printed, or the folder of a Run."
         fail("report", must, "something else", do, error=FileFormatError)
     return discovery_page.page_of_document(document)
 

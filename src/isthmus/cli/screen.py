@@ -21,6 +21,9 @@ COLOURS = {
     "given": "cyan",
     "holds": "green",
     "none": "cyan",
+    "conserved": "green",
+    "not yet critical": "yellow",
+    "drifting": "yellow",
 }
 
 #: Columns of a pipe: a table has each row in one line.

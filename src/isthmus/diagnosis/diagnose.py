@@ -26,9 +26,9 @@ from isthmus.diagnosis.ranks import isthmus_of_chain
 from isthmus.diagnosis.result import Diagnosis
 from isthmus.diagnosis.survey import Call, Place, samples_of, survey, take
 from isthmus.diagnosis.weights import WeightedLayer, weighted_layers
-from isthmus.diagnosis.whole import describe, fit_numbers, fully_connected_numbers
+from isthmus.diagnosis.whole import describe, fit_numbers, fully_connected_numbers, mechanics_of
 from isthmus.measures import bottleneck_rank
-from isthmus.networks import FullyConnected, Hourglass, from_torch
+from isthmus.networks import FullyConnected, Hourglass, LeakyResNet, from_torch
 from isthmus.objective import LOSSES
 
 #: Samples that are run with one layer frozen, for every layer.
@@ -64,7 +64,8 @@ def diagnose(
         Samples along the first axis. A tuple gives positional arguments, a dict keyword arguments; of a loader's pairs
         the second is taken for targets and left out.
     Y : array, optional
-        Targets: adds the cost, and with ``ridge`` how near a minimum of cost + ridge·‖θ‖² the network is.
+        Targets: adds the cost, and with ``ridge`` how near a minimum of cost + ridge·‖θ‖² the network is, and of a
+        :class:`~isthmus.LeakyResNet` its ``mechanics``.
     ridge : float, optional
         Weight decay that the network was trained with, in this library's convention (``isthmus.ridge_from``).
     loss : {"mse", "cross_entropy"}
@@ -151,6 +152,9 @@ def diagnose(
         dims = chain.dims
         if found.finite:
             narrow = isthmus_of_chain(bottleneck_rank(chain.trace(X_few)), order, dims[0], dims[-1])
+    moved = None
+    if isinstance(plain, LeakyResNet) and Y is not None and ridge is not None:
+        moved = mechanics_of(plain, batches, Y, loss, ridge)
     if jacobians.state != "computed":
         notes.append(f"Jacobians {jacobians.state}")
     elif jacobians.source != "inputs":
@@ -177,6 +181,7 @@ def diagnose(
         provenance=provenance(
             seed=seed, dtype=how, device=numbers["device"], started=started, seconds=time.time() - started
         ),
+        mechanics=moved,
     )
 
 

@@ -1,4 +1,4 @@
-"""The tensors a module computes with: behind parametrisations, weight norm, spectral norm and pruning.
+"""The tensors a module computes with: behind parametrisations, weight norm, spectral norm, pruning and step lengths.
 
 Reading them changes nothing: no power iteration is made and no cached weight is trusted.
 """
@@ -15,6 +15,8 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+
+from isthmus.networks import LeakyStep
 
 
 def type_name(module: nn.Module) -> str:
@@ -58,6 +60,9 @@ def effective(module: nn.Module, name: str) -> Tensor:
         with _in_evaluation_mode(module.get_submodule("parametrizations")):
             return getattr(module, name).detach()
     tensor = getattr(module, name)
+    if isinstance(module, LeakyStep):
+        # It keeps √ρ·W; the papers' W is what steps of other lengths can be compared by.
+        return tensor.detach() / torch.sqrt(module.rho).to(tensor)
     return tensor if is_lazy(tensor) else tensor.detach()
 
 

@@ -49,4 +49,12 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "whole.cost": _quantity("mean over samples, sum over outputs; or cross-entropy"),
     "whole.unexplained": _quantity("cost / variance of Y (mse)"),
     "whole.criticality": _quantity("‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖; 0 at a minimum"),
+    "mechanics": _quantity(
+        "leaky ResNets with targets and ridge: energies, Hamiltonian 𝓗(A_(ℓ−1), B_ℓ), momenta and costs of identity, "
+        "step by step (measures.MechanicsArrays)"
+    ),
+    "mechanics.state": _quantity(
+        "conserved: W = L̃Bσ(A)ᵀ and 𝓗 constant; drifting: the first only; not yet critical: neither",
+        "relative residual and relative spread of 𝓗 ≤ mechanics.tolerance",
+    ),
 }

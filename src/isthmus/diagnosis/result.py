@@ -16,7 +16,7 @@ from isthmus._errors import FileFormatError
 from isthmus.diagnosis.agreement import Evidence
 from isthmus.diagnosis.quantities import QUANTITIES, SCHEMA_VERSION
 from isthmus.diagnosis.ranks import Isthmus
-from isthmus.measures import Reading, participation_ratio, stable_rank
+from isthmus.measures import Mechanics, Reading, participation_ratio, stable_rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,6 +229,8 @@ class Diagnosis:
         What was done and what could not be.
     settings, provenance : dict
         How it was computed.
+    mechanics : Mechanics or None
+        Of a leaky ResNet, where targets and ridge were given.
     """
 
     isthmus: Isthmus
@@ -239,6 +241,7 @@ class Diagnosis:
     notes: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    mechanics: Mechanics | None = None
 
     @property
     def rank(self) -> int | None:
@@ -313,6 +316,7 @@ class Diagnosis:
             "settings": dict(self.settings),
             "quantities": QUANTITIES,
             "provenance": dict(self.provenance),
+            "mechanics": None if self.mechanics is None else json.loads(self.mechanics.to_json()),
         }
 
     @staticmethod
@@ -324,6 +328,8 @@ class Diagnosis:
             fail(who, f"`content` must be a diagnosis of version {SCHEMA_VERSION}", found, do, error=FileFormatError)
         try:
             narrow = content["isthmus"]
+            # Files of earlier releases do not have it.
+            moved = content.get("mechanics")
             return Diagnosis(
                 isthmus=Isthmus(
                     verdict=str(narrow["verdict"]),
@@ -339,6 +345,7 @@ class Diagnosis:
                 notes=tuple(map(str, content["notes"])),
                 settings=dict(content["settings"]),
                 provenance=dict(content["provenance"]),
+                mechanics=None if moved is None else Mechanics.from_dict(moved),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             fail(

@@ -36,6 +36,7 @@ def as_html(found: Diagnosis) -> str:
         before,
         _html.table(heads, rows[start:]),
         _html.table(("counted by", "says", "", "what it counts"), panel) if panel else "",
+        "" if found.mechanics is None else _html.items([found.mechanics.sentence]),
         _html.items(found.notes),
     )
 

@@ -12,6 +12,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from isthmus._checks import fail
 from isthmus.diagnosis.effective_weights import effective, shape_of, why_not
+from isthmus.networks import LeakyStep
 
 #: In this order, since some types are subtypes of others.
 KINDS: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
@@ -23,6 +24,7 @@ KINDS: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
     ("embedding", (nn.Embedding, nn.EmbeddingBag)),
     ("bilinear", (nn.Bilinear,)),
     ("linear", (nn.Linear,)),
+    ("leaky step", (LeakyStep,)),
 )
 GATES = {4: ("i", "f", "g", "o"), 3: ("r", "z", "n"), 1: ("h",)}
 
@@ -107,6 +109,8 @@ def parts_of(module: nn.Module, name: str, tensor_name: str) -> Iterator[WeightP
         return
     elif tensor_name == "weight" and kind in ("linear", "embedding"):
         yield part("weight" if kind == "linear" else "table of embeddings", "as it is", whole)
+    elif tensor_name == "weight" and kind == "leaky step":
+        yield part("weight", "the parameter √ρ·W divided by √ρ, its bias left out", whole)
     elif tensor_name == "weight" and kind == "bilinear":
         yield part("weight", "flattened to (out, in1·in2)", lambda W: W.flatten(1))
     elif tensor_name == "weight" and isinstance(module, _ConvNd):

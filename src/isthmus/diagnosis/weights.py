@@ -22,7 +22,8 @@ class WeightedLayer:
         In ``named_modules``; empty for the module itself.
     kind : str
         ``"linear"``, ``"convolution"``, ``"transposed convolution"``, ``"embedding"``, ``"attention"``,
-        ``"recurrent"``, ``"bilinear"``, ``"norm"`` or ``"parameters"`` (those of a module of another type).
+        ``"recurrent"``, ``"bilinear"``, ``"leaky step"``, ``"norm"`` or ``"parameters"`` (those of a module of another
+        type).
     type_name : str
         The class.
     layout : {"channels-first", "last"}
@@ -52,7 +53,8 @@ def weighted_layers(module: nn.Module) -> list[WeightedLayer]:
 
     A parameter with several names (tied weights) belongs to the layer where it comes first; later layers that use it
     are listed with a note. Weights under parametrisations, weight norm, spectral norm or pruning are the effective
-    ones. The output projection inside ``nn.MultiheadAttention`` belongs to the attention: PyTorch never calls it.
+    ones; those of a leaky ResNet are W, not the parameters √ρ·W. The output projection inside
+    ``nn.MultiheadAttention`` belongs to the attention: PyTorch never calls it.
     """
     if not isinstance(module, nn.Module):
         fail("weighted_layers", "`module` must be a torch.nn.Module", type(module).__name__, "Pass the network.")

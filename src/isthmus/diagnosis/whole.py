@@ -1,4 +1,4 @@
-"""Numbers of the whole network: norm, balancedness, NTK, and how well it fits and how near a minimum it is."""
+"""Numbers of the whole network: norm, balancedness, NTK, mechanics, and how well it fits and how near a minimum."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from isthmus._checks import as_tensor, fail
-from isthmus._errors import DataError
+from isthmus._errors import DataError, IsthmusError
 from isthmus.diagnosis.capture import first_tensor
 from isthmus.diagnosis.inputs import Batches
-from isthmus.measures import balance, largest_stable_step, ntk_top_eigenvalue, ntk_trace, parameter_norms
-from isthmus.networks import FullyConnected
+from isthmus.measures import (
+    Mechanics,
+    balance,
+    largest_stable_step,
+    mechanics,
+    ntk_top_eigenvalue,
+    ntk_trace,
+    parameter_norms,
+)
+from isthmus.measures.identity_cost import GAMMA_SHARE
+from isthmus.measures.mechanics import TOLERANCE
+from isthmus.networks import FullyConnected, LeakyResNet
 from isthmus.objective import cost
 
 #: Samples of the NTK's largest eigenvalue, which takes tens of passes over them.
@@ -95,6 +105,17 @@ def fit_numbers(module: nn.Module, batches: Batches, Y: Any, loss: str, ridge: f
         numbers["ridge"] = ridge
         numbers["criticality"] = _finite(residual / size) if size > 0 else None
     return numbers
+
+
+def mechanics_of(net: LeakyResNet, batches: Batches, Y: Any, loss: str, ridge: float) -> Mechanics:
+    """The mechanics of a leaky ResNet on the same samples; not applicable, and why, where it cannot be had."""
+    rows = [value for args, kwargs in batches for value in (*args, *kwargs.values())]
+    try:
+        return mechanics(net, torch.cat(rows), targets_of("diagnose", Y, loss), ridge=ridge, loss=loss)
+    except IsthmusError as problem:
+        reason = str(problem).removeprefix("mechanics: ").removeprefix("trace: ").rstrip(".")
+        fixed = {"gamma_share": GAMMA_SHARE, "tolerance": TOLERANCE, "samples": batches.samples or 0, "arrays": None}
+        return Mechanics("not applicable", reason, net.effective_depth, ridge, **fixed)
 
 
 def targets_of(who: str, Y: Any, loss: str) -> Tensor:

@@ -4,6 +4,7 @@ from isthmus.linalg import log_pseudo_determinant, numerical_rank, schatten, sin
 from isthmus.measures.bottleneck import BottleneckRank, Evidence, bottleneck_rank
 from isthmus.measures.denoise import Denoising, denoising, distance_to_data, projection_defect, tangent_defect
 from isthmus.measures.dimension import TwoNN, flattening_loss, two_nn
+from isthmus.measures.energies import StepEnergies, flow, hamiltonian, lagrangian_weights, momenta, step_energies
 from isthmus.measures.gaps import GapRule, Reading, read_spectrum
 from isthmus.measures.geodesic import (
     KernelPath,
@@ -14,6 +15,7 @@ from isthmus.measures.geodesic import (
     linear_representation,
     planarity,
 )
+from isthmus.measures.identity_cost import IdentityCosts, cost_of_identity, identity_cost_bounds, identity_costs
 from isthmus.measures.jacobian import (
     JacobianRank,
     agop,
@@ -22,7 +24,11 @@ from isthmus.measures.jacobian import (
     jacobian_rank,
     jacobian_spectra,
 )
+from isthmus.measures.kernel_norms import KernelNorm, fewer_columns
+from isthmus.measures.kinks import on_kinks, resolved_momenta
 from isthmus.measures.large_spectra import LargeSpectrum, Operator, large_spectrum
+from isthmus.measures.mechanics import mechanics
+from isthmus.measures.mechanics_result import Mechanics, MechanicsArrays
 from isthmus.measures.norms import Balance, Norms, balance, parameter_norms
 from isthmus.measures.ntk import (
     Eigenvalue,
@@ -64,29 +70,40 @@ __all__ = [
     "Evidence",
     "Expansion",
     "GapRule",
+    "IdentityCosts",
     "JacobianRank",
+    "KernelNorm",
     "KernelPath",
     "LargeSpectrum",
+    "Mechanics",
+    "MechanicsArrays",
     "Norms",
     "Operator",
     "PathLength",
     "Positivity",
     "Reading",
+    "StepEnergies",
     "Topology",
     "TraceEstimate",
     "TwoNN",
     "agop",
     "balance",
     "bottleneck_rank",
+    "cost_of_identity",
     "denoising",
     "diagonal_cost",
     "diagonal_expansion",
     "diameter",
     "distance_to_data",
     "estimate_costs",
+    "fewer_columns",
     "flattening_loss",
+    "flow",
+    "hamiltonian",
     "hessian_top_eigenvalue",
     "hessian_trace",
+    "identity_cost_bounds",
+    "identity_costs",
     "is_completely_positive",
     "jacobian",
     "jacobian_of_trace",
@@ -94,6 +111,7 @@ __all__ = [
     "jacobian_spectra",
     "kernel_path",
     "kernels",
+    "lagrangian_weights",
     "large_spectrum",
     "largest_stable_step",
     "linear_cost",
@@ -102,9 +120,12 @@ __all__ = [
     "linear_kernel",
     "linear_representation",
     "log_pseudo_determinant",
+    "mechanics",
+    "momenta",
     "ntk_top_eigenvalue",
     "ntk_trace",
     "numerical_rank",
+    "on_kinks",
     "parameter_norms",
     "participation_ratio",
     "path_lower_bound",
@@ -113,10 +134,12 @@ __all__ = [
     "projection_defect",
     "read_spectrum",
     "representation_spectra",
+    "resolved_momenta",
     "schatten",
     "shortest_path",
     "singular_values",
     "stable_rank",
+    "step_energies",
     "tangent_defect",
     "top_eigenvalue",
     "tripoints",

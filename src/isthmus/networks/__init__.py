@@ -4,5 +4,6 @@ from isthmus.networks.from_modules import from_torch
 from isthmus.networks.fully_connected import FullyConnected
 from isthmus.networks.hourglass import Hourglass
 from isthmus.networks.kernel import KernelRidge
+from isthmus.networks.leaky_resnet import LeakyResNet, LeakyStep
 
-__all__ = ["FullyConnected", "Hourglass", "KernelRidge", "from_torch"]
+__all__ = ["FullyConnected", "Hourglass", "KernelRidge", "LeakyResNet", "LeakyStep", "from_torch"]

@@ -266,7 +266,7 @@ def _activation_module(slope: float) -> nn.Module:
 
 
 #: Dtypes a file may name.
-_DTYPES = {
+DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
@@ -290,8 +290,8 @@ def _check_parts(who: str, config: Any, tensors: Mapping[str, Tensor]) -> tuple[
         check_integer(who, f"dims[{index}]", n, low=1, high=MAX_WIDTH)
     slope = check_number(who, "slope", config["slope"], low=-1.0, high=1.0)
     bias = check_number(who, "bias", config["bias"])
-    if not isinstance(config["dtype"], str) or config["dtype"] not in _DTYPES:
-        fail(who, f"`dtype` must be one of {', '.join(_DTYPES)}", ascii(config["dtype"]), fix)
+    if not isinstance(config["dtype"], str) or config["dtype"] not in DTYPES:
+        fail(who, f"`dtype` must be one of {', '.join(DTYPES)}", ascii(config["dtype"]), fix)
     shapes = {f"weights.{i}": (m, n) for i, (n, m) in enumerate(zip(dims, dims[1:]))}
     if bias != 0.0:
         shapes |= {f"biases.{i}": (m,) for i, m in enumerate(dims[1:])}
@@ -301,7 +301,7 @@ def _check_parts(who: str, config: Any, tensors: Mapping[str, Tensor]) -> tuple[
         fail(who, f"the tensors must be the {len(shapes)} that `dims` and `bias` imply", got, fix)
     for name, shape in shapes.items():
         T = tensors[name]
-        if tuple(T.shape) != shape or T.dtype != _DTYPES[config["dtype"]]:
+        if tuple(T.shape) != shape or T.dtype != DTYPES[config["dtype"]]:
             must = f"tensor {name!r} must have shape {shape} and dtype {config['dtype']}"
             fail(who, must, f"shape {tuple(T.shape)}, {T.dtype}", fix)
     return dims, slope, bias

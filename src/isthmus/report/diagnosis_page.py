@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import plain
 from isthmus.diagnosis import Diagnosis, LayerDiagnosis, Spectrum
-from isthmus.report import depth, diagnosis_figures
+from isthmus.report import depth, diagnosis_figures, mechanics_page
 from isthmus.report.diagnosis_figures import bypassed, counted, weight_sizes
 from isthmus.report.layers import Layers
 from isthmus.report.origin import origin_section
@@ -109,6 +110,7 @@ def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
         ),
         Section("agreement", "Agreement", _agreement(found), "Do other ways of counting say the same?"),
         *(_through(key, found, content["layers"], inside) for key in _SPECTRA),
+        *_mechanics(found),
         Section("network", "The network as a whole", _whole(found, layers, quantities)),
         Section("notes", "How it was done", _notes(found, quantities)),
         origin_section({"data": origin, "parameters": found.settings, "provenance": found.provenance}),
@@ -223,6 +225,13 @@ def _row(spectrum: Mapping[str, Any]) -> np.ndarray:
     row = np.full(depth.VALUES, np.nan)
     row[: len(values)] = values[: depth.VALUES]
     return row
+
+
+def _mechanics(found: Diagnosis) -> list[Section]:
+    if found.mechanics is None:
+        return []
+    one = mechanics_page.section(found.mechanics)
+    return [one if one.blocks else replace(one, blocks=[Notes([found.mechanics.sentence])], lead="")]
 
 
 def _whole(found: Diagnosis, layers: Layers, quantities: Mapping[str, Any]) -> list[Block]:

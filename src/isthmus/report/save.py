@@ -20,6 +20,7 @@ PAGES = {
     "Diagnosis": "isthmus.report.diagnosis_page",
     "History": "isthmus.report.history_page",
     "Verdicts": "isthmus.report.verdicts_page",
+    "Mechanics": "isthmus.report.mechanics_page",
 }
 
 
@@ -40,7 +41,7 @@ def save_report(result: Any, path: str | os.PathLike[str], *, X: Any = None, Y: 
 
     Parameters
     ----------
-    result : Discovery, RankProfile, Run, Diagnosis, History, Verdicts or fitted BottleneckRegressor
+    result : Discovery, RankProfile, Run, Diagnosis, History, Verdicts, Mechanics or fitted BottleneckRegressor
     path : path
         Of the file, in an existing folder; written atomically.
     X, Y : array (N, d_in), (N, d_out), optional

@@ -174,6 +174,11 @@ class LBFGS:
         tensors["S"] = torch.cat([tensors["S"][-keep:] if keep else tensors["S"][:0], s[None]])
         tensors["T"] = torch.cat([tensors["T"][-keep:] if keep else tensors["T"][:0], t[None]])
 
+    def forget(self) -> None:
+        """The objective has changed: drop the curvature and the value at θ."""
+        self._forget()
+        self.value = None
+
     def _forget(self) -> None:
         tensors = self.state.tensors
         tensors["S"], tensors["T"] = tensors["S"][:0].clone(), tensors["T"][:0].clone()

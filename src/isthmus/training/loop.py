@@ -20,11 +20,12 @@ from isthmus._errors import ConvergenceWarning
 from isthmus._progress import Progress, ProgressFactory, progress, silent
 from isthmus.objective import LOSSES
 from isthmus.trace import Layered
+from isthmus.training import adaptive
 from isthmus.training.checkpoint import Checkpoints, Snapshot, fingerprint
 from isthmus.training.flat import FlatObjective, Value
 from isthmus.training.inputs import TrainingEvent, checked_data
 from isthmus.training.lbfgs import LBFGS
-from isthmus.training.metric import KroneckerMetric
+from isthmus.training.metric import metric_for
 from isthmus.training.narrow import Narrow, can_narrow
 from isthmus.training.optimisers import FirstOrder, Optimiser, OptimiserState, ScaleDown
 from isthmus.training.phases import Phase
@@ -229,7 +230,7 @@ class _Training:
             return ScaleDown()
         if not phase.quasi_newton:
             return FirstOrder(phase, objective.theta, self.generator)
-        metric = KroneckerMetric.for_network(objective.net, self.settings["loss"]) if phase.metric else None
+        metric = metric_for(objective.net, self.settings["loss"]) if phase.metric else None
         kind = Narrow if phase.method == "narrow" else LBFGS
         return kind(phase, objective.theta, metric, self.generator)
 
@@ -271,6 +272,10 @@ class _Training:
         stopped: tuple[str, str] | None = None
         try:
             while self.inside < phase.steps and not self.complete and not optimiser.finished:
+                if self.step > 0 and not self.final(phase) and adaptive.due(objective.net, self.inside, newton=newton):
+                    # The objective changes with the steps; in the last phase it must stand still.
+                    adaptive.adapt(objective, [self.good])
+                    optimiser.forget()
                 ridge = self.ridge * phase.ridge_factor(self.inside)
                 before = objective.theta.clone()
                 value = optimiser.step(objective, self.inside, ridge)
@@ -306,7 +311,8 @@ class _Training:
             stopped = ("interrupted", f"interrupted at step {self.step}; the weights so far are kept")
         self.stalled = phase.method == "lbfgs" and optimiser.finished
         if stopped is None and self.final(phase) and (self.complete or self.meets_stalled(objective)):
-            return "converged", "the loss has stopped falling and the parameters are balanced"
+            balanced = " and the parameters are balanced" if isinstance(objective.net, Layered) else ""
+            return "converged", f"the loss has stopped falling{balanced}"
         if stopped is not None and isinstance(optimiser, Narrow):
             # The checkpoint keeps the attempt; the weights handed back are those from before it.
             optimiser.abandon(objective)

@@ -1,79 +1,65 @@
-"""A Kronecker-factored metric for fully connected networks: where curvature is, and where only the ridge is.
+"""Kronecker-factored metrics: where a network's loss has curvature, and where only the ridge has.
 
 In directions of a weight matrix that no sample excites, or that no output sees, the loss has only the curvature 2·ridge
 of the ridge, thousands of times below the largest. Quasi-Newton steps that start from a multiple of the identity remove
-such directions slowly; starting from this metric they do so at once.
+such directions slowly; starting from such a metric they do so at once.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
-from isthmus.networks import FullyConnected, Hourglass
+from isthmus.networks import FullyConnected, Hourglass, LeakyResNet
 from isthmus.networks.fully_connected import propagate
-from isthmus.trace import activation_derivative
+from isthmus.trace import activate, activation_derivative
 
 #: Samples from which the factors are estimated.
 SAMPLES = 2000
 
 
-class KroneckerMetric:
-    """H⁻¹ for the Gauss–Newton model H ≈ A_{ℓ-1} ⊗ G_ℓ + 2·ridge of each layer, in its eigenbasis.
+class KroneckerMetric(ABC):
+    """H⁻¹ for the Gauss–Newton model H ≈ c·A ⊗ G + 2·ridge of each weight matrix, in its eigenbasis.
 
-    A_{ℓ-1} = E[āāᵀ] with ā = (α_{ℓ-1}, β); G_ℓ = E[ggᵀ] with g = J(α̃_ℓ → f)ᵀ c, where E[ccᵀ] is the Hessian of
-    the cost in the outputs. The state is in named tensors.
+    A = E[āāᵀ] of the matrix's inputs (a last entry for its bias); G = E[ggᵀ] with g = J(its outputs → f)ᵀ c, where
+    E[ccᵀ] is the Hessian of the cost in the outputs. The state is in named tensors.
     """
 
-    def __init__(self, net: FullyConnected | Hourglass, loss: str) -> None:
-        self.dims, self.slopes, self.bias, self.loss = net.dims, net.slopes, net.bias, loss
+    #: c: how many times its own block the curvature along a matrix may be, because others move the outputs with it.
+    coupling: float = 1.0
+
+    def __init__(self, loss: str) -> None:
+        self.loss = loss
         self.tensors: dict[str, Tensor] = {}
 
-    @staticmethod
-    def for_network(net: nn.Module, loss: str) -> KroneckerMetric | None:
-        """The metric, if there is one for this network: all parameters of a FullyConnected or Hourglass trainable."""
-        if isinstance(net, (FullyConnected, Hourglass)) and all(p.requires_grad for p in net.parameters()):
-            return KroneckerMetric(net, loss)
-        return None
+    @abstractmethod
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """Flat vectors (last axis) as matrices, biases as last columns."""
 
-    def _split(self, vector: Tensor) -> list[Tensor]:
-        """Flat vectors W_1 … W_L, b_1 … b_L (last axis) as matrices (W_ℓ, b_ℓ)."""
-        shapes = list(zip(self.dims[1:], self.dims[:-1]))
-        sizes = [n * m for n, m in shapes] + (list(self.dims[1:]) if self.bias else [])
-        parts = vector.split(sizes, -1)
-        weights = [part.reshape(*vector.shape[:-1], *shape) for part, shape in zip(parts, shapes)]
-        if not self.bias:
-            return weights
-        return [torch.cat([W, b[..., None]], -1) for W, b in zip(weights, parts[len(shapes) :])]
+    @abstractmethod
+    def join(self, matrices: list[Tensor]) -> Tensor:
+        """The inverse of :meth:`split`."""
 
-    def _join(self, matrices: list[Tensor]) -> Tensor:
-        if not self.bias:
-            return torch.cat([M.flatten(-2) for M in matrices], -1)
-        weights = [M[..., :-1].flatten(-2) for M in matrices]
-        return torch.cat(weights + [M[..., -1] for M in matrices], -1)
+    @abstractmethod
+    def factors(self, theta: Tensor, X: Tensor, generator: torch.Generator) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(number of the matrix from 1, inputs (N, n_in), cotangents of its outputs (N, n_out)), in any order."""
 
     @torch.no_grad()
     def refresh(self, theta: Tensor, X: Tensor, generator: torch.Generator) -> None:
         """Estimate the factors at ``theta``."""
-        matrices = self._split(theta)
-        Ws = [M[:, : self.dims[i]] for i, M in enumerate(matrices)]
-        bs = [M[:, -1] for M in matrices] if self.bias else []
         rows = X if len(X) <= SAMPLES else X[:: -(-len(X) // SAMPLES)]
-        preactivations, activations = propagate(Ws, bs, rows, slopes=self.slopes, bias=self.bias)
-        g = self._cotangents(preactivations[-1], generator)
-        for ell in range(len(Ws), 0, -1):
-            a = activations[ell - 1]
-            if self.bias:
-                a = torch.cat([a, torch.full_like(a[:, :1], self.bias)], 1)
-            for name, factor in (("A", a), ("G", g)):
+        for index, inputs, cotangents in self.factors(theta, rows, generator):
+            for name, factor in (("A", inputs), ("G", cotangents)):
                 values, vectors = torch.linalg.eigh((factor.mT @ factor / len(rows)).double())
-                self.tensors[f"{name}{ell}.values"] = values.clamp_min(0).to(theta.dtype)
+                self.tensors[f"{name}{index}.values"] = values.clamp_min(0).to(theta.dtype)
                 # As rows: contiguous, as a checkpoint gives them back. The layout can decide the last bit of a product.
-                self.tensors[f"{name}{ell}.vectors"] = vectors.mT.to(theta.dtype).contiguous()
-            if ell > 1:
-                g = (g @ Ws[ell - 1]) * activation_derivative(preactivations[ell - 2], self.slopes[ell - 2])
+                self.tensors[f"{name}{index}.vectors"] = vectors.mT.to(theta.dtype).contiguous()
 
-    def _cotangents(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+    def cotangents(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
         """Random vectors c with E[ccᵀ] = the Hessian of the cost in the outputs."""
         if self.loss == "mse":
             signs = torch.randint(0, 2, outputs.shape, generator=generator).to(outputs)
@@ -86,10 +72,122 @@ class KroneckerMetric:
     def solve(self, gradient: Tensor, ridge: float) -> Tensor:
         """H⁻¹ · gradient, for one vector or for each row of several."""
         images = []
-        for ell, M in enumerate(self._split(gradient), start=1):
-            UA, UG = self.tensors[f"A{ell}.vectors"].mT, self.tensors[f"G{ell}.vectors"].mT
-            curvature = torch.outer(self.tensors[f"G{ell}.values"], self.tensors[f"A{ell}.values"])
+        for index, M in enumerate(self.split(gradient), start=1):
+            UA, UG = self.tensors[f"A{index}.vectors"].mT, self.tensors[f"G{index}.vectors"].mT
+            curvature = torch.outer(self.tensors[f"G{index}.values"], self.tensors[f"A{index}.values"])
+            curvature *= self.coupling
             # Without any ridge the flat directions would get unbounded steps.
             floor = max(2.0 * ridge, 1e-7 * float(curvature.max()), 1e-30)
             images.append(UG @ ((UG.mT @ M @ UA) / (curvature + floor)) @ UA.mT)
-        return self._join(images)
+        return self.join(images)
+
+
+class ChainMetric(KroneckerMetric):
+    """The metric of fully connected layers, parameters laid out W_1 … W_L, b_1 … b_L."""
+
+    def __init__(self, net: FullyConnected | Hourglass, loss: str) -> None:
+        super().__init__(loss)
+        self.dims, self.slopes, self.bias = net.dims, net.slopes, net.bias
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """Matrices (W_ℓ, b_ℓ)."""
+        shapes = list(zip(self.dims[1:], self.dims[:-1]))
+        sizes = [n * m for n, m in shapes] + (list(self.dims[1:]) if self.bias else [])
+        parts = vector.split(sizes, -1)
+        weights = [part.reshape(*vector.shape[:-1], *shape) for part, shape in zip(parts, shapes)]
+        if not self.bias:
+            return weights
+        return [torch.cat([W, b[..., None]], -1) for W, b in zip(weights, parts[len(shapes) :])]
+
+    def join(self, matrices: list[Tensor]) -> Tensor:
+        """Flat again."""
+        if not self.bias:
+            return torch.cat([M.flatten(-2) for M in matrices], -1)
+        weights = [M[..., :-1].flatten(-2) for M in matrices]
+        return torch.cat(weights + [M[..., -1] for M in matrices], -1)
+
+    def factors(self, theta: Tensor, X: Tensor, generator: torch.Generator) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """From the last layer to the first."""
+        matrices = self.split(theta)
+        Ws = [M[:, : self.dims[i]] for i, M in enumerate(matrices)]
+        bs = [M[:, -1] for M in matrices] if self.bias else []
+        preactivations, activations = propagate(Ws, bs, X, slopes=self.slopes, bias=self.bias)
+        g = self.cotangents(preactivations[-1], generator)
+        for ell in range(len(Ws), 0, -1):
+            a = activations[ell - 1]
+            if self.bias:
+                a = torch.cat([a, torch.full_like(a[:, :1], self.bias)], 1)
+            yield ell, a, g
+            if ell > 1:
+                g = (g @ Ws[ell - 1]) * activation_derivative(preactivations[ell - 2], self.slopes[ell - 2])
+
+
+class LeakyMetric(KroneckerMetric):
+    """The metric of a leaky ResNet, its curvature multiplied by the number L of steps.
+
+    Every step can correct the outputs alone; if each did, the correction would be L times too large. For any residual
+    ‖Σ_ℓJ_ℓδ_ℓ‖² ≤ LΣ‖J_ℓδ_ℓ‖², so that L times the block diagonal bounds the Gauss–Newton matrix from above: steps no
+    longer overshoot, and directions with nothing but the ridge keep their full step.
+    """
+
+    def __init__(self, net: LeakyResNet, loss: str) -> None:
+        super().__init__(loss)
+        self.net = net
+        self.coupling = float(net.layers)
+        self.shapes = [tuple(p.shape) for p in net.parameters()]
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """The maps in and out where they are learned, then √ρ(W_ℓ, b_ℓ)."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        parts = [p.reshape(*vector.shape[:-1], *shape) for p, shape in zip(vector.split(sizes, -1), self.shapes)]
+        if not self.net.bias:
+            return parts
+        steps = parts[len(parts) - 2 * self.net.layers :]
+        joined = [torch.cat([V, b[..., None]], -1) for V, b in zip(steps[::2], steps[1::2])]
+        return parts[: len(parts) - len(steps)] + joined
+
+    def join(self, matrices: list[Tensor]) -> Tensor:
+        """Flat again."""
+        parts = []
+        steps = len(matrices) - self.net.layers
+        for index, M in enumerate(matrices):
+            if index >= steps and self.net.bias:
+                parts += [M[..., :-1].flatten(-2), M[..., -1]]
+            else:
+                parts.append(M.flatten(-2))
+        return torch.cat(parts, -1)
+
+    def factors(self, theta: Tensor, X: Tensor, generator: torch.Generator) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """From the last step to the first."""
+        matrices = self.split(theta)
+        count = self.net.layers
+        learned = len(matrices) - count
+        W_in, W_out = matrices[:2] if learned else (self.net.W_in, self.net.W_out)
+        L_tilde, width, slope = self.net.effective_depth, self.net.width, self.net.slope
+        rho = self.net.rho.tolist()
+        path, inputs = [X @ W_in.mT], []
+        for M, length in zip(matrices[learned:], rho):
+            S = activate(path[-1], slope)
+            inputs.append(torch.cat([S, torch.ones_like(S[:, :1])], 1) if self.net.bias else S)
+            path.append((1.0 - length * L_tilde) * path[-1] + math.sqrt(length) * (inputs[-1] @ M.mT))
+        c = self.cotangents(path[-1] @ W_out.mT, generator)
+        g = c @ W_out
+        if learned:
+            yield 2, path[-1], c
+        for ell in range(count, 0, -1):
+            length = rho[ell - 1]
+            pulled = math.sqrt(length) * g
+            yield learned + ell, inputs[ell - 1], pulled
+            back = pulled @ matrices[learned + ell - 1][:, :width]
+            g = (1.0 - length * L_tilde) * g + back * activation_derivative(path[ell - 1], slope)
+        if learned:
+            yield 1, X, g
+
+
+def metric_for(net: nn.Module, loss: str) -> KroneckerMetric | None:
+    """The metric, if there is one for this network: all of it trainable, and of a kind that is known here."""
+    if not all(p.requires_grad for p in net.parameters()):
+        return None
+    if isinstance(net, (FullyConnected, Hourglass)):
+        return ChainMetric(net, loss)
+    return LeakyMetric(net, loss) if isinstance(net, LeakyResNet) else None

@@ -94,6 +94,10 @@ class Narrow:
         if self.under_way:
             objective.theta.copy_(self.state.tensors["before"])
 
+    def forget(self) -> None:
+        """Drop the curvature; the weights to go back to stay."""
+        self.inner.forget()
+
     def get_state(self) -> OptimiserState:
         """The weights to go back to, and the polishing under way."""
         inner = self.inner.get_state()

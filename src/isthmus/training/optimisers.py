@@ -33,6 +33,10 @@ class Optimiser(Protocol):
         """One step from ``objective.theta``."""
         ...
 
+    def forget(self) -> None:
+        """The objective has changed: drop what would now mislead."""
+        ...
+
     def get_state(self) -> OptimiserState:
         """All that :meth:`set_state` needs to continue to the same bits."""
         ...
@@ -60,6 +64,11 @@ class FirstOrder:
     def finished(self) -> bool:
         """Never: only the number of steps ends it."""
         return False
+
+    def forget(self) -> None:
+        """Averages fade by themselves; only the loss that Nesterov's method compares with is of the old objective."""
+        if "last" in self.state.numbers:
+            self.state.numbers["last"] = float("inf")
 
     def get_state(self) -> OptimiserState:
         """Momenta and the rest of the epoch."""
@@ -140,6 +149,9 @@ class ScaleDown:
     def finished(self) -> bool:
         """After one step."""
         return self.state.numbers["done"] > 0
+
+    def forget(self) -> None:
+        """Nothing is remembered."""
 
     def get_state(self) -> OptimiserState:
         """Whether it is done."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from isthmus.networks import LeakyResNet
 from isthmus.objective import constant_cost
 from isthmus.training.narrow import can_narrow
 from isthmus.training.phases import Phase
@@ -34,13 +35,13 @@ def default_plan(
     3. Narrowing: the weakest dimension is removed for as long as that lowers the loss.
     4. L-BFGS while the ridge falls to its value, and to convergence.
 
-    The structure ridge is the larger of ``ridge`` and STRUCTURE_SHARE·(cost of a constant)/depth: a dimension carried
-    through L layers costs about ridge·L, so there each must explain about 2 % of what there is to explain. At a small
+    The structure ridge is the larger of ``ridge`` and STRUCTURE_SHARE·(cost of a constant)/L: a dimension carried
+    through L layers costs about ridge·L, so there each must explain about 2 % of what there is to explain. In a leaky
+    ResNet it costs ridge·L̃², and L̃² takes the place of L. At a small
     ridge the way through it is shorter: the excess norm of the initial weights decays at the rate of the ridge.
     Dimensions that explain less, and would have been kept by a direct descent at a tiny ridge, can be lost.
     """
-    depth = max(1, sum(p.ndim >= 2 for p in net.parameters()))
-    structure = STRUCTURE_SHARE * constant_cost(Y, loss) / depth
+    structure = STRUCTURE_SHARE * constant_cost(Y, loss) / carrying_norm(net)
     batch = None if len(Y) <= FULL_BATCH else 2048
     if ridge <= 0 or structure <= 0:
         return [
@@ -63,3 +64,10 @@ def default_plan(
         plan.append(Phase("lbfgs", 150, ridge_start=top, ridge_share=1.0))
     plan.append(Phase("lbfgs", newton_steps))
     return plan
+
+
+def carrying_norm(net: nn.Module) -> float:
+    """‖θ‖² that one dimension carried through the whole network takes: L, or L̃² in a leaky ResNet."""
+    if isinstance(net, LeakyResNet):
+        return max(1.0, net.effective_depth**2)
+    return max(1.0, sum(p.ndim >= 2 for p in net.parameters()))

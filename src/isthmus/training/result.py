@@ -26,13 +26,15 @@ class Criteria:
     ----------
     gradient : float
         ‖∇loss‖ / (2·ridge·‖θ‖): 0 at a smooth minimum. At a minimum that sits on kinks it stays above 0. NaN without
-        ridge, and where the parameters vanish (ridge·‖θ‖² within rounding of the loss): the zero solution.
+        ridge, and where the parameters vanish (ridge·‖θ‖² within rounding of the loss): the zero solution. For a leaky
+        ResNet with fixed maps it is the residual of W = L̃Bσ(A)ᵀ that :func:`isthmus.mechanics` reports.
     decrease : float
         Relative decrease of the loss over the last ``window`` quasi-Newton steps; 0 where no step lowers it, NaN
         where it was not judged.
     balance : float
         max_ℓ |‖W_ℓ‖² + ‖b_ℓ‖² − ‖W_{ℓ+1}‖²| relative to the mean ‖W_ℓ‖²: 0 at every minimum, kinks or not. NaN for
-        networks without that law (frozen parameters break it), without ridge, and where the weights vanish.
+        networks without that law (leaky ResNets; frozen parameters break it), without ridge, and where the weights
+        vanish.
     window : int
     """
 
@@ -153,18 +155,19 @@ def recent(history: dict[str, list[float]], window: int) -> list[float]:
 
 def why_not(found: Criteria, tolerance: float, steps: int, *, judged: bool) -> str:
     """The reason of a training that came to the end of its plan."""
-    if judged and found.decrease == 0.0:
-        return (
-            f"no step lowers the loss after {steps} steps, yet the balancedness residual is {found.balance:.1e} "
-            f"(wanted {100 * tolerance:.0e}) and the gradient {found.gradient:.1e} of ridge·θ (wanted 0.5): a kink, or "
-            'rounding. Add Phase("lbfgs", …, precision="double")'
-        )
     if not judged:
         return f"not judged after {steps} steps: only 'lbfgs' phases converge. End `phases` with Phase(\"lbfgs\", …)"
+    # Not every network has a law of balance.
+    balance = f"balancedness residual {found.balance:.1e} (wanted {100 * tolerance:.0e}), "
+    left = f"{'' if math.isnan(found.balance) else balance}gradient {found.gradient:.1e} of ridge·θ"
+    if found.decrease == 0.0:
+        return (
+            f"no step lowers the loss after {steps} steps, yet {left} (wanted 0.5): a kink, or rounding. "
+            'Add Phase("lbfgs", …, precision="double")'
+        )
     return (
         f"not converged after {steps} steps: relative decrease {found.decrease:.1e} over the last {found.window} "
-        f"(wanted {tolerance:.0e}), balancedness residual {found.balance:.1e} (wanted {100 * tolerance:.0e}), "
-        f"gradient {found.gradient:.1e} of ridge·θ. Allow more steps, or raise `tolerance`"
+        f"(wanted {tolerance:.0e}), {left}. Allow more steps, or raise `tolerance`"
     )
 
 

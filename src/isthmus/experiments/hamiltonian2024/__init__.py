@@ -1,0 +1,1 @@
+"""Figures of hamiltonian2024: leaky ResNets and their mechanics."""

@@ -1,0 +1,154 @@
+"""Figures of a Mechanics: the path in its plane, spectra of the weights, energies and residual over the position."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from isthmus.measures import Mechanics, MechanicsArrays
+from isthmus.plotting.mechanics import FLOOR, MARKS, VALUES, WIDE, energies
+from isthmus.report.charts import SCALE, axis, layout, lines, powers, rule
+from isthmus.report.page import Figure, short
+
+_PATH = (
+    "Each point is the whole data set at one position of the network, drawn in the two directions in which it moves "
+    "most; each segment is one step. It begins, dark, at the inputs and ends, light, at the outputs.",
+    "A network with a bottleneck hurries to the set of narrow representations, moves little there, and hurries to the "
+    "outputs: points crowd in the middle. Equal distances on both axes are equal distances in the network.",
+)
+_SPECTRA = (
+    "Each line is one singular value of the weights W, divided by the effective depth L̃. The grey lines are where "
+    "steps begin and end.",
+    "To keep a representation of rank k as it is takes k singular values at the dashed line, and nothing else: how "
+    "many lines lie near it in the middle is the rank. Higher lines stretch, lower ones let go.",
+)
+_ENERGIES = (
+    "All in the unit of a rank. −(2/L̃)𝓗 is constant along a solution, and nears the rank from below as L̃ grows. The "
+    "cost of identity is what it takes to rebuild the representation where it stands: about the rank inside a "
+    "bottleneck, more outside.",
+    "Kinetic energy is what moving costs. The dashed line is 𝓗 from potential and kinetic energy alone, stabilised by "
+    "γ; where it leaves −(2/L̃)𝓗, γ matters, or the network is not at a solution.",
+)
+_RESIDUAL = (
+    "How far every step is from what minimises cost + ridge: W = L̃Bσ(A)ᵀ, with B the momenta. It is the gradient of "
+    "the loss, relative to that of the ridge.",
+    "Above the dashed line the network is not at a solution there, and energies mean little: train on. What is below "
+    "10⁻¹⁶ is drawn at it.",
+)
+#: Name in :func:`energies` → name in the legend, colour, dashes.
+_LINES = {
+    "hamiltonian": ("−(2/L̃)𝓗", "@blue", "solid"),
+    "stable": ("−(2/L̃)𝓗 of γ", "@sky", "dash"),
+    "identity_cost": ("cost of identity", "@orange", "solid"),
+    "kinetic": ("(2/L̃)·kinetic", "@green", "dashdot"),
+}
+
+
+def figures(found: Mechanics) -> list[Figure]:
+    """The four figures; none where mechanics are not applicable."""
+    a = found.arrays
+    if a is None:
+        return []
+    return [_path(a), _spectra(a, found.effective_depth), _energies(found, a), _residual(a, found.tolerance)]
+
+
+def _path(a: MechanicsArrays) -> Figure:
+    count = len(a.path)
+    marker = {"color": short(a.positions), "colorscale": SCALE, "cmin": 0.0, "cmax": float(a.positions[-1])}
+    marker |= {"size": 10 if count <= MARKS else 5, "line": {"width": 1, "color": "@paper"}}
+    line = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": short(a.path[:, 0]),
+        "y": short(a.path[:, 1]),
+        "line": {"color": "@faint", "width": 1.5},
+        "marker": marker,
+        "text": [f"after step {ell}, p = {p:.3g}" if ell else "inputs, p = 0" for ell, p in enumerate(a.positions)],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+    # One unit for both directions: lengths in the picture are lengths.
+    up = axis("second direction", scaleanchor="x", scaleratio=1)
+    chart = layout(axis("first direction"), up)
+    told = f"The path of {count} representations in their two leading directions."
+    return Figure("mechanics-path", "The path in its two leading directions", [line], chart, _PATH, told, 460)
+
+
+def _spectra(a: MechanicsArrays, effective_depth: float) -> Figure:
+    values = a.weight_spectra[:, :VALUES] / effective_depth
+    # Every W holds for its whole step: the last value is drawn to the end.
+    values = np.vstack([values, values[-1:]])
+    data = []
+    for index in reversed(range(values.shape[1])):
+        hover = f"p = %{{x:.3g}}, value {index + 1}: %{{y:.3g}}<extra></extra>"
+        line = {"color": "@blue" if index < 8 else "@faint", "width": 1.8, "shape": "hv"}
+        one = {"type": "scatter", "mode": "lines", "x": short(a.positions), "y": short(values[:, index])}
+        data.append({**one, "line": line, "opacity": max(0.35, 1.0 - 0.06 * index), "hovertemplate": hover})
+    shapes = [*_steps(a), rule(1.0, "@green", along="y")]
+    chart = layout(_across(a), axis("singular value / L̃", rangemode="tozero"), shapes=shapes)
+    missing = a.weight_spectra.shape[1] - VALUES
+    more = (f"Only the {VALUES} largest of {VALUES + missing} are drawn.",) if missing > 0 else ()
+    told = "Singular values of the weights over the position."
+    return Figure("mechanics-spectra", "Singular values of W/L̃", data, chart, (*_SPECTRA, *more), told, 420)
+
+
+def _energies(found: Mechanics, a: MechanicsArrays) -> Figure:
+    arrays = {name: getattr(a, name) for name in ("hamiltonian", "kinetic", "potential", "identity_cost")}
+    data, middle = [], found.rank_estimate
+    for name, values in energies(arrays, found.effective_depth).items():
+        label, colour, dash = _LINES[name]
+        hover = f"p = %{{x:.3g}}, {label}: %{{y:.4g}}<extra></extra>"
+        one = lines(short(a.positions[:-1]), short(values), colour, size=5, name=label, hovertemplate=hover)
+        mode = "lines+markers" if len(values) <= 60 else "lines"
+        data.append({**one, "mode": mode, "line": {"color": colour, "width": 2, "dash": dash}})
+    shapes = _steps(a) + ([rule(middle, "@muted", along="y", dash="dot")] if math.isfinite(middle) else [])
+    seen = np.concatenate([-arrays["hamiltonian"], arrays["identity_cost"]])
+    seen = seen[np.isfinite(seen)]
+    up = axis("in the unit of a rank")
+    if len(seen) and seen.min() > 0 and seen.max() > WIDE * seen.min():
+        up |= {"type": "log"}
+    legend = {"showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}}
+    chart = layout(_across(a), up, shapes=shapes) | legend
+    reading = [*_ENERGIES]
+    if math.isfinite(middle):
+        reading.append(f"The dotted line is the median of −(2/L̃)𝓗, {middle:.3g}.")
+    told = "Hamiltonian, cost of identity and kinetic energy over the position."
+    return Figure("mechanics-energies", "Energies along the path", data, chart, reading, told, 440)
+
+
+def _residual(a: MechanicsArrays, tolerance: float) -> Figure:
+    values = np.append(a.residual, a.residual[-1:])
+    values = np.where(np.isfinite(values), np.maximum(values, FLOOR), np.nan)
+    known = values[np.isfinite(values)]
+    ends = [*known, *([tolerance] if tolerance > 0 else [])] or [1.0]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": short(a.positions),
+            "y": short(values),
+            "line": {"color": "@vermilion", "width": 2, "shape": "hv"},
+            "hovertemplate": "p = %{x:.3g}: %{y:.3g}<extra></extra>",
+        }
+    ]
+    marks = powers(min(ends), max(ends))
+    if len(marks["tickvals"]) > 9:
+        every = -(-len(marks["tickvals"]) // 9)
+        marks |= {key: marks[key][::every] for key in ("tickvals", "ticktext")}
+    up = axis("relative residual", **marks, range=[math.log10(min(ends)) - 0.6, math.log10(max(ends)) + 0.6])
+    shapes = _steps(a) + ([rule(tolerance, "@green", along="y")] if tolerance > 0 else [])
+    told = "The residual of criticality over the position."
+    title = "Is it a solution? ‖W − L̃Bσ(A)ᵀ‖/‖W‖"
+    return Figure("mechanics-residual", title, data, layout(_across(a), up, shapes=shapes), _RESIDUAL, told, 360)
+
+
+def _across(a: MechanicsArrays) -> dict[str, Any]:
+    return axis("position p", range=[0.0, float(a.positions[-1])], showgrid=False)
+
+
+def _steps(a: MechanicsArrays) -> list[dict[str, Any]]:
+    """A grey line where each step begins and ends; of many steps none."""
+    if len(a.positions) > MARKS:
+        return []
+    return [rule(float(p), "@line", dash="solid") for p in a.positions]

@@ -1,0 +1,171 @@
+"""C-bn-5, C-bn-13 and C-bn-15: identities on bent domains, where minimisers are cut, symmetries."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from isthmus import FullyConnected, IsthmusError
+from isthmus.claims import domains
+from isthmus.claims.base import CLAIMS, Subject
+from isthmus.claims.domains import bending_cost
+from isthmus.claims.linear_costs import into_an_orthant
+from isthmus.constructions import (
+    linear_network,
+    pad,
+)
+from isthmus.measures import linear_cost, parameter_norms
+from tools import assert_close, gaussian, orthogonal
+
+
+def verdict(identity, subject):
+    found = CLAIMS[identity].evaluate(subject)
+    assert {h.name for h in found.hypotheses} == set(CLAIMS[identity].hypotheses)
+    return found
+
+
+def status(identity, subject):
+    return verdict(identity, subject).status
+
+
+@pytest.fixture(scope="module")
+def samples():
+    made = {identity: CLAIMS[identity].sample() for identity in ("C-bn-5", "C-bn-15")}
+    return {identity: (subject, verdict(identity, subject)) for identity, subject in made.items()}
+
+
+# ------------------------------------------------------------------------------------------------- C-bn-5
+
+
+def plane(k=2, *, signed=False, slope=0.0):
+    """Points of a k-plane in ℝ⁴, in an orthant or on both sides of 0, and a network of their identity."""
+    V = torch.zeros(4, k, dtype=torch.float64)
+    V[range(k), range(k)] = 1.0
+    X = gaussian(30, k, seed=1) @ V.mT
+    X = X if signed else X.abs()
+    net = FullyConnected.from_weights([V.mT, V], slope=slope) if slope == 1.0 else None
+    if net is None:
+        net = pad(FullyConnected.from_weights([torch.eye(4).double()]), 3, signed=True).network
+    return Subject(net, X, known={"tangents": torch.stack([V, V]), "rank": k})
+
+
+def test_planes():
+    found = verdict("C-bn-5", plane())
+    assert found.status == "holds" and found.relation == "="
+    assert_close(found.lhs, found.rhs)
+    signed = verdict("C-bn-5", plane(signed=True))
+    assert signed.status == "not applicable" and "90°" in signed.reason
+
+
+def test_complete_positivity_is_not_implied():
+    """Prop. 5 prints "only if completely positive". With slope 1, R1(id; {±x}) = 0 although no orthant holds ±x."""
+    subject = plane(signed=True, slope=1.0)
+    assert into_an_orthant(subject.X).exists is False
+    found = verdict("C-bn-5", subject)
+    assert found.status == "holds" and found.relation == "="
+    assert_close(parameter_norms(subject.net).total, 2 * 2.0)
+
+
+def test_twins_of_the_l_shape(samples):
+    subject = samples["C-bn-5"][0]
+    known = subject.known
+    assert status("C-bn-5", subject.replace(known={**known, "rank": 2})) == "not applicable"
+    assert status("C-bn-5", subject.replace(known={"tangents": known["tangents"]})) == "not applicable"
+    assert status("C-bn-5", subject.replace(X=subject.X + 1.0)) == "not applicable"
+    # One tangent space only: the domain is no line, and nothing says what it costs.
+    one = {**known, "tangents": known["tangents"][:1]}
+    assert status("C-bn-5", subject.replace(known=one)) == "not applicable"
+    with pytest.raises(IsthmusError, match=r"\(P, 2, k\)"):
+        verdict("C-bn-5", subject.replace(known={**known, "tangents": torch.eye(2)}))
+
+
+def test_an_identity_that_is_too_cheap_fails(samples, monkeypatch):
+    monkeypatch.setattr(domains, "parameter_norms", lambda net: type("N", (), {"total": net.depth + 0.5})())
+    assert status("C-bn-5", samples["C-bn-5"][0]) == "fails"  # log 2 is missing
+    assert status("C-bn-5", plane()) == "fails"
+
+
+@pytest.mark.parametrize(("d", "k"), [(2, 1), (4, 1), (4, 2), (5, 3)])
+def test_the_cost_of_an_angle_by_minimisation(d, k):
+    """min over ‖W‖² = k of max{2 log|W⁺P|, 2 log|W⁺Q|} is Σ log(1 + sin φ): gradient descent on W, softened maximum."""
+    P, Q = orthogonal(d, k, seed=1), orthogonal(d, k, seed=2)
+    S = torch.linalg.svd(torch.cat([P, Q], 1), full_matrices=False).U[:, : min(d, 2 * k)]
+    p, q = S.mT @ P, S.mT @ Q
+    M = torch.eye(len(p), dtype=torch.float64, requires_grad=True)
+    best = math.inf
+    optimiser = torch.optim.LBFGS([M], max_iter=200, line_search_fn="strong_wolfe", tolerance_grad=1e-10)
+
+    def costs():
+        W = M * (k / M.square().sum()).sqrt()
+        inverse = torch.linalg.inv(W @ W.mT)
+        return torch.stack([torch.logdet(B.mT @ inverse @ B) for B in (p, q)])
+
+    for sharpness in (1.0, 10.0, 100.0, 1e4):
+
+        def closure(sharpness=sharpness):
+            optimiser.zero_grad()
+            loss = torch.logsumexp(sharpness * costs(), 0) / sharpness
+            loss.backward()
+            return loss
+
+        optimiser.step(closure)
+        best = min(best, float(costs().max().detach()))
+    assert_close(best, bending_cost(P, Q), atol=1e-3, rtol=1e-3, reason="a softened maximum")
+    assert best > bending_cost(P, Q) - 1e-9
+    assert abs(bending_cost(P, P)) < 1e-12
+    assert_close(bending_cost(torch.eye(4, 2).double(), torch.eye(4).double()[:, 2:]), 2 * math.log(2.0))
+
+
+# ------------------------------------------------------------------------------------ C-bn-13, C-bn-15
+
+
+def test_where_a_minimiser_is_cut():
+    A = gaussian(4, 3, seed=1)
+    subject = Subject(linear_network(A, 6).network, gaussian(9, 3))
+    found = verdict("C-bn-13", subject)
+    assert found.status == "holds"
+    assert_close(found.lhs, linear_cost(A, 6))
+    # By the formula for linear maps, at each layer.
+    half = linear_network(A, 6).network
+    for ell in range(1, 6):
+        below, above = half.Ws[0].detach(), half.Ws[-1].detach()
+        for W in half.Ws[1:ell]:
+            below = W.detach() @ below
+        for W in reversed(half.Ws[ell:-1]):
+            above = above @ W.detach()
+        assert_close(linear_cost(below, ell) + linear_cost(above, 6 - ell), found.lhs)
+
+
+def test_a_network_that_is_no_minimiser_is_not_judged():
+    Ws = [W.detach() for W in linear_network(gaussian(3, 3), 4).network.Ws]
+    moved = FullyConnected.from_weights([2.0 * Ws[0], Ws[1] / 2.0, *Ws[2:]], slope=1.0)
+    assert status("C-bn-13", Subject(moved, gaussian(9, 3))) == "not applicable"
+
+
+def test_a_shifted_layer_fails():
+    net = linear_network(gaussian(3, 3), 4).network
+    Ws = [W.detach() for W in net.Ws]
+    shifted = (Ws[0], Ws[1] @ Ws[1], *Ws[2:])
+    subject = Subject(net, gaussian(9, 3))
+    assert status("C-bn-13", subject.replace(known={"Ws": tuple(Ws)})) == "holds"
+    assert status("C-bn-13", subject.replace(known={"Ws": shifted})) == "fails"
+
+
+def test_a_relu_network_that_attains_its_bound():
+    s = torch.tensor([2.0, 0.5, 1.3], dtype=torch.float64)
+    net = FullyConnected.from_weights([torch.diag(s ** (1 / 5))] * 5)
+    assert status("C-bn-13", Subject(net, gaussian(9, 3).abs())) == "holds"
+    assert status("C-bn-13", Subject(net, -gaussian(9, 3).abs())) == "not applicable"
+
+
+def test_symmetries(samples):
+    subject = samples["C-bn-15"][0]
+    known = subject.known
+    assert status("C-bn-15", subject.replace(known={**known, "quotient_dimension": 1})) == "fails"
+    broken = {**known, "action": lambda X: X + 0.1}
+    assert status("C-bn-15", subject.replace(known=broken)) == "not applicable"
+    several = {**known, "action": [known["action"], lambda X: X]}
+    assert status("C-bn-15", subject.replace(known=several)) == "holds"
+    assert status("C-bn-15", subject.replace(known={"action": known["action"]})) == "not applicable"

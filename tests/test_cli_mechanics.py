@@ -1,0 +1,108 @@
+"""`isthmus mechanics` from the shell."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+
+import isthmus
+from isthmus.cli import main
+from isthmus.cli.mechanics import mechanics as command
+from leaky_nets import critical, leaky
+from tools import gaussian, random_net
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """A critical network and its data as files, and its ridge."""
+    monkeypatch.chdir(tmp_path)
+    net, X, Y, ridge = critical(layers=8)
+    isthmus.save(net, "leaky.safetensors")
+    np.save("X.npy", X.numpy())
+    np.save("Y.npy", Y.numpy())
+    np.savez("both.npz", X=X.numpy(), Y=Y.numpy())
+    return ["mechanics", "leaky.safetensors", "--data", "X.npy", "--y", "Y.npy", "--ridge", repr(ridge)]
+
+
+def test_the_answer(given, capsys):
+    assert main(given) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Conserved: −(2/L̃)𝓗 = 2.9")
+    assert "cost of identity" in out and "residual" in out and "12 samples" in out
+    # Eight steps, one in each line.
+    assert sum(line.split()[:1] == [str(i)] for i in range(1, 9) for line in out.splitlines()) == 8
+
+
+def test_json_is_what_report_takes(given, capsys, tmp_path):
+    assert main([*given, "--json"]) == 0
+    text = capsys.readouterr().out
+    document = json.loads(text)
+    assert document["format"] == "isthmus.mechanics" and document["state"] == "conserved"
+    (tmp_path / "mechanics.json").write_text(text, encoding="utf-8")
+    assert main(["report", "mechanics.json", "--out", "page.html", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["subject"] == "Mechanics" and told["verdict"] == "conserved"
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Energies along the path" in page and len(page) < 10**7
+
+
+def test_a_report(given, capsys, tmp_path):
+    assert main([*given, "--out", "mechanics.html"]) == 0
+    assert "Every step" in (tmp_path / "mechanics.html").read_text(encoding="utf-8")
+    assert "look at it: mechanics.html" in capsys.readouterr().out
+
+
+def test_one_file_of_both(given, capsys):
+    assert main([*given[:2], "--data", "both.npz", *given[6:]]) == 0
+    assert "Conserved" in capsys.readouterr().out
+
+
+def test_anything_but_conserved_is_exit_code_1(given, capsys):
+    assert main([*given[:-1], "1.0"]) == 1
+    assert capsys.readouterr().out.startswith("Not yet critical")
+    assert main([*given, "--tolerance", "1e-6"]) == 1
+    assert capsys.readouterr().out.startswith("Drifting")
+    assert main([*given[:-1], "0"]) == 1
+    assert "Mechanics not applicable: ridge is 0" in capsys.readouterr().out
+
+
+def test_classes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    isthmus.save(leaky(layers=60), "net.safetensors")
+    np.save("X.npy", gaussian(9, 4).numpy())
+    np.save("Y.npy", np.arange(9) % 3)
+    arguments = ["mechanics", "net.safetensors", "--data", "X.npy", "--y", "Y.npy", "--ridge", "0.1"]
+    assert main([*arguments, "--loss", "cross_entropy"]) == 1
+    assert "40 of 60 steps" in capsys.readouterr().out
+
+
+def test_mistakes(given, capsys, tmp_path):
+    assert main(given[:4] + given[6:]) == 2
+    assert "--y is needed" in capsys.readouterr().err
+    assert main(given[:-2]) == 2
+    isthmus.save(random_net([6, 5, 6]), "plain.safetensors")
+    assert main(["mechanics", "plain.safetensors", *given[2:]]) == 2
+    assert "must be a LeakyResNet. Got FullyConnected" in capsys.readouterr().err
+    np.save("few.npy", np.zeros((3, 6)))
+    assert main([*given[:5], "few.npy", *given[6:]]) == 3
+    assert main(["mechanics", "none.safetensors", *given[2:]]) == 3
+    (tmp_path / "bad.json").write_text('{"format": "isthmus.mechanics", "version": 1}', encoding="utf-8")
+    assert main(["report", "bad.json"]) == 3
+    assert "every field must be there" in capsys.readouterr().err
+
+
+def test_defaults_are_those_of_the_function():
+    ours, theirs = (inspect.signature(one).parameters for one in (command, isthmus.mechanics))
+    for name in ("gamma_share", "tolerance", "kinks", "loss"):
+        assert ours[name].default == theirs[name].default
+
+
+def test_diagnose_tells_it_too(given, capsys):
+    arguments = ["diagnose", *given[1:], "--out", "found", "--json"]
+    assert main(arguments) in (0, 1)
+    document = json.loads(capsys.readouterr().out)
+    assert document["mechanics"]["state"] == "conserved"
+    assert main(["report", "found", "--out", "again.html"]) == 0
