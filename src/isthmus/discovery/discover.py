@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
@@ -22,6 +23,7 @@ from isthmus.discovery.search import Found, search, total_steps
 from isthmus.discovery.stages import Stages, fingerprint
 from isthmus.discovery.task import make_task
 from isthmus.discovery.walk import Data, Effort
+from isthmus.discovery.witness import check_witness, testify
 
 #: λ when `ridge` is "auto".
 STRENGTH = 0.01
@@ -49,6 +51,7 @@ def discover(
     init_scale: float = 1.0,
     max_samples: int = 5000,
     missing: str = "error",
+    network: nn.Module | None = None,
     seed: int = 0,
     feature_names: Any = None,
     target_names: Any = None,
@@ -93,6 +96,9 @@ def discover(
         Training rows beyond this number are used only for the last fit.
     missing : {"error", "median"}
         What to do with NaN in X; the medians are kept for new rows.
+    network : nn.Module, optional
+        A second network to ask, such as a :class:`~isthmus.LeakyResNet`: a copy is trained on the same rows, and what
+        its isthmus (and Hamiltonian) says stands among the evidence. It does not change the rank found.
     seed : int
     feature_names, target_names : sequence of str, optional
         By default those of a DataFrame, or x0, x1, … and y0, y1, …
@@ -136,7 +142,10 @@ def discover(
     fixed = None if rank == "auto" else check_integer(who, "rank", rank, low=1, high=max(task.bound, 1))
     highest = min(task.bound, MAX_RANK if max_rank is None else check_integer(who, "max_rank", max_rank, low=1))
     highest = max(highest, fixed or 0)
+    if network is not None:
+        check_witness(network, inputs.shape[1], targets.shape[1])
     settings = {
+        "network": None if network is None else type(network).__name__,
         "rank": "auto" if fixed is None else fixed,
         "max_rank": highest,
         "replicas": int(replicas),
@@ -181,6 +190,10 @@ def discover(
             bar=bar,
         )
     clues, remarks = _clues(found, data)
+    told: tuple[str, ...] = ()
+    if network is not None:
+        more, note = testify(network, data, effort.strength, seed)
+        clues, told = (*clues, *more), (note,)
     return Discovery(
         rank=found.judgement.rank,
         verdict=found.judgement.verdict,
@@ -195,7 +208,7 @@ def discover(
         error=found.chosen.error,
         feature_names=names[0],
         target_names=names[1],
-        notes=(*task.notes, *finished.notes),
+        notes=(*task.notes, *finished.notes, *told),
         fill=fill,
         settings={**settings, "seconds": round(clock.monotonic() - began, 2), "stages_reused": stages.reused},
     )
