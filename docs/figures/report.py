@@ -32,6 +32,12 @@ SHOTS = {
 }
 
 
+#: Whether every figure in the window is there.
+DRAWN = """[...document.querySelectorAll("[data-figure]")]
+    .filter((one) => one.getBoundingClientRect().top < innerHeight && one.getBoundingClientRect().bottom > 0)
+    .every((one) => one.querySelector(".main-svg"))"""
+
+
 def main(folder):
     """Make the reports, then their pictures."""
     if not folder.exists():
@@ -73,7 +79,8 @@ def shoot(pages):
             page.wait_for_selector("html[data-ready]")
             if section is not None:
                 page.evaluate(f"document.getElementById('{section}').scrollIntoView()")
-                page.wait_for_timeout(200)
+                # Figures are drawn when they come near the window.
+                page.wait_for_function(DRAWN)
             page.screenshot(path=HERE / f"report-{name}.png")
             page.close()
         browser.close()

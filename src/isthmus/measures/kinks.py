@@ -33,8 +33,9 @@ def resolved_momenta(
     """Momenta B_0 … B_L with the derivatives σ̇ ∈ [a, 1] at kinks that bring W_ℓ and L̃B_ℓσ(A_{ℓ-1})ᵀ closest.
 
     Layer by layer from the outputs: σ̇(A_{ℓ-1}) at its kinks enters B_{ℓ-1} linearly, and is chosen by least squares in
-    the box to bring L̃B_{ℓ-1}σ(A_{ℓ-2})ᵀ closest to W_{ℓ-1}. Elsewhere nothing is chosen. The residual that is left is
-    an upper bound of the distance of 0 from the subdifferential near this point: a greedy choice, not the best.
+    the box to bring L̃B_{ℓ-1}σ(A_{ℓ-2})ᵀ closest to W_{ℓ-1}. Elsewhere nothing is chosen. A greedy choice, not the best;
+    and entries choose for themselves, which allows more than Clarke's subdifferential does: a small residual is
+    evidence of criticality, no bound of a distance (docs/notes/criticality.md).
 
     Parameters
     ----------

@@ -107,7 +107,7 @@ class LeakyResNet(nn.Module):
         First-order steps of training between two updates of adaptive steps.
     init : {"identity", "gaussian"}, default "identity"
         ``"identity"``: W = L̃·I, which rebuilds what is positive in a representation, plus a small Gaussian part:
-        ‖θ‖² begins near w·L̃², not hundreds of times above. ``"gaussian"``: the variance that keeps the size of
+        ‖θ‖² begins near w·L̃², not 4L/L̃ − 2 times that (ReLU). ``"gaussian"``: the variance that keeps the size of
         representations along the path.
     init_scale : float, default 1.0
         Multiplies the Gaussian part.

@@ -126,14 +126,15 @@ class LeakyMetric(KroneckerMetric):
     """The metric of a leaky ResNet, its curvature multiplied by the number L of steps.
 
     Every step can correct the outputs alone; if each did, the correction would be L times too large. For any residual
-    ‖Σ_ℓJ_ℓδ_ℓ‖² ≤ LΣ‖J_ℓδ_ℓ‖², so that L times the block diagonal bounds the Gauss–Newton matrix from above: steps no
-    longer overshoot, and directions with nothing but the ridge keep their full step.
+    ‖Σ_ℓJ_ℓδ_ℓ‖² ≤ LΣ‖J_ℓδ_ℓ‖², so that L times the block diagonal bounds the Gauss–Newton matrix from above, and
+    directions with nothing but the ridge keep their full step. Its Kronecker form is no bound any more (off by 4 to 6
+    in docs/notes/criticality.md): a line search is needed.
     """
 
     def __init__(self, net: LeakyResNet, loss: str) -> None:
         super().__init__(loss)
         self.net = net
-        self.coupling = float(net.layers)
+        self.coupling = float(net.layers + (2 if net.embed == "learned" else 0))
         self.shapes = [tuple(p.shape) for p in net.parameters()]
 
     def split(self, vector: Tensor) -> list[Tensor]:

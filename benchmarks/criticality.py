@@ -1,0 +1,378 @@
+"""What makes the residual of criticality of a leaky ResNet small: several ways of training, at equal processor time.
+
+    python benchmarks/criticality.py [--quick | --draw | --again SEED | --redo TEXT] [--seconds S] [--keep DIR]
+
+One task (10 → 3 → 10), one network, one thread. Every way begins at the same data and, but for the two Gaussian ones,
+the same weights; the ways of finishing all begin where the continuation in the ridge ended, and get as much time again.
+The clock is the processor's and stands still while a point is measured. What is measured is ‖∇‖/(2·ridge·‖θ‖) in
+float64 at the final ridge, whatever the ridge in force. A full run writes ``criticality.json`` beside this file and
+``docs/notes/criticality.png``. Curves differ from run to run: they follow a clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from _critical_points import (
+    DECADES,
+    TOLERANCES,
+    GaussNewton,
+    Setting,
+    ended,
+    gradient,
+    largest_curvature,
+    model_by_length,
+    place,
+)
+from matplotlib.figure import Figure
+from torch import nn
+
+from isthmus import ConvergenceWarning, LeakyResNet, load, save
+from isthmus._provenance import provenance
+from isthmus.experiments.hamiltonian2024.trained import KINKS, plan
+from isthmus.files import read_json, write_atomic, write_json
+from isthmus.plotting.style import PALETTE, dress, new_figure, render
+from isthmus.training import Phase, train
+from isthmus.training.flat import FlatObjective
+from isthmus.training.metric import LeakyMetric
+
+HERE = Path(__file__).parent
+PICTURE = HERE.parent / "docs" / "notes" / "criticality.png"
+ENDLESS = 10**7
+CG_STEPS = 30
+QUICK = Setting(d=4, rank=2, width=12, layers=8, effective_depth=3.0, samples=60, seconds=0.5, plan_steps=15)
+CONTINUED = "metric ×L, continuation"
+#: Ways to begin, with the colour of their curves; then ways to finish.
+BEGIN = {
+    "Adam, annealed": "orange",
+    "Adam, annealed, Gaussian start": "yellow",
+    "L-BFGS": "black",
+    "metric ×1": "purple",
+    "metric ×L": "sky",
+    "metric ×L, Gaussian start": "vermilion",
+    CONTINUED: "blue",
+}
+FINISH = {
+    "L-BFGS on": "blue",
+    "L-BFGS in float64": "green",
+    "Adam, annealed from 1e-4": "orange",
+    "Nesterov with restart": "purple",
+    "Gauss–Newton by CG": "vermilion",
+}
+
+
+class Recorder:
+    """Loss and residual against processor seconds; a callback of :func:`isthmus.train`, which ends it in time."""
+
+    def __init__(self, setting: Setting, start: nn.Module) -> None:
+        self.setting = setting
+        self.X, self.Y = setting.data()
+        self.used, self.due, self.mark = 0.0, 0.0, 0.0
+        self.rows: dict[str, list[float]] = {"seconds": [], "loss": [], "residual": []}
+        self.measure(start)
+
+    def measure(self, net: nn.Module) -> None:
+        """One point, off the clock."""
+        ridge = self.setting.ridge
+        loss, g, theta = gradient(net, self.X, self.Y, ridge)
+        for key, number in zip(self.rows, (self.used, loss, float(g.norm()) / (2.0 * ridge * float(theta.norm())))):
+            self.rows[key].append(number)
+        self.due = self.used + max(self.setting.seconds / 100.0, 0.08 * self.used)
+        self.mark = time.process_time()
+
+    def __call__(self, event: Any) -> bool:
+        """After every step."""
+        return self.tick(event.network)
+
+    def tick(self, net: nn.Module) -> bool:
+        """Whether the time is over."""
+        now = time.process_time()
+        self.used, self.mark = self.used + now - self.mark, now
+        over = self.used >= self.setting.seconds
+        if over or self.used >= self.due:
+            self.measure(net)
+        return over
+
+
+def trained(recorder: Recorder, net: LeakyResNet, *phases: Phase, coupling: float | None = None) -> dict[str, Any]:
+    """Train in place until the time is over."""
+    setting = recorder.setting
+
+    def other(net: nn.Module, loss: str) -> LeakyMetric:
+        assert isinstance(net, LeakyResNet) and coupling is not None
+        metric = LeakyMetric(net, loss)
+        metric.coupling = coupling
+        return metric
+
+    patch = mock.patch("isthmus.training.loop.metric_for", other) if coupling else contextlib.nullcontext()
+    with warnings.catch_warnings(), patch:
+        # Stopped by the recorder: that is no surprise.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        options: dict[str, Any] = {"ridge": setting.ridge, "phases": phases, "tolerance": 0.0, "seed": setting.seed}
+        result = train(net, recorder.X, recorder.Y, callbacks=[recorder], **options)
+    recorder.measure(net)
+    return {"curve": recorder.rows, "steps": result.steps, "evaluations": result.evaluations, "reason": result.reason}
+
+
+def clocked(recorder: Recorder, learning_rate: float) -> Phase:
+    """Adam whose rate falls along the clock, not along steps: it ends annealed however fast the machine was."""
+
+    class Clocked(Phase):
+        def rate(self, step: int) -> float:  # noqa: ARG002
+            return super().rate(int(min(1.0, recorder.used / recorder.setting.seconds) * self.steps))
+
+    return Clocked("adam", ENDLESS, learning_rate, anneal=True)
+
+
+def gauss_newton(recorder: Recorder, net: LeakyResNet) -> dict[str, Any]:
+    """Gauss–Newton steps by conjugate gradients in the metric, halved until the loss falls enough."""
+    X, ridge, shares, steps = recorder.X, recorder.setting.ridge, [], 0
+    objective = FlatObjective(copy.deepcopy(net), X, recorder.Y, "mse")
+    with objective.attached():
+        value, over = objective(ridge), False
+        while not over:
+            place(net, objective.theta)
+            H = GaussNewton(net, X, ridge)
+            x, square = H.step(value.gradient, CG_STEPS)
+            slope, origin, length = float(value.gradient @ x), objective.theta.clone(), 1.0
+            predicted = -slope - 0.5 * square
+            for trial in range(20):
+                torch.add(origin, x, alpha=length, out=objective.theta)
+                new = objective(ridge)
+                if trial == 0:
+                    shares.append((value.loss - new.loss) / predicted)
+                if new.loss <= value.loss + 1e-4 * length * slope:
+                    break
+                length *= 0.5
+            else:
+                objective.theta.copy_(origin)
+                new, over = value, True
+            value, steps = new, steps + 1
+            place(net, objective.theta)
+            over = recorder.tick(net) or over
+    recorder.measure(net)
+    quartiles = np.quantile(shares, (0.25, 0.5, 0.75)).tolist()
+    told = {"steps": steps, "evaluations": objective.evaluations, "model_right": quartiles}
+    return {"curve": recorder.rows, **told, "reason": ""}
+
+
+# -------------------------------------------------------------------- the ways
+
+
+def begin(setting: Setting, name: str) -> dict[str, Any]:
+    """One way from the start, and its network."""
+    net = setting.network("gaussian" if "Gaussian" in name else "identity")
+    recorder = Recorder(setting, net)
+    if name.startswith("Adam"):
+        found = trained(recorder, net, clocked(recorder, setting.learning_rate))
+    elif name == CONTINUED:
+        phases = plan(net, recorder.Y, setting.ridge, setting.plan_steps, setting.learning_rate)
+        found = trained(recorder, net, *phases[:-1], dataclasses.replace(phases[-1], steps=ENDLESS))
+    else:
+        phase = Phase("lbfgs", ENDLESS, metric=name != "L-BFGS")
+        found = trained(recorder, net, phase, coupling=1.0 if name == "metric ×1" else None)
+    return {**found, "end": ended(setting, net), "network": net}
+
+
+def finish(setting: Setting, name: str, middle: LeakyResNet) -> dict[str, Any]:
+    """One way from where the continuation ended, and its network."""
+    net = copy.deepcopy(middle)
+    recorder, more = Recorder(setting, net), {}
+    if name.startswith("Gauss"):
+        more["model"] = model_by_length(setting, net, CG_STEPS)
+        recorder = Recorder(setting, net)  # the clock begins now
+        found = gauss_newton(recorder, net)
+    elif name.startswith("Adam"):
+        found = trained(recorder, net, clocked(recorder, 1e-4))
+    elif name.startswith("Nesterov"):
+        more["rate"] = 0.5 / largest_curvature(net, recorder.X, recorder.Y, setting.ridge)
+        found = trained(recorder, net, Phase("nesterov", ENDLESS, more["rate"]))
+    else:
+        precision = "double" if name.endswith("float64") else "module"
+        found = trained(recorder, net, Phase("lbfgs", ENDLESS, precision=precision))
+    return {**found, **more, "end": ended(setting, net), "network": net}
+
+
+def curvature(setting: Setting, net: LeakyResNet) -> dict[str, Any]:
+    """The Gauss–Newton matrix against the metric with either coupling, in float64."""
+    H = GaussNewton(copy.deepcopy(net).double(), setting.data()[0].double(), setting.ridge)
+    return {"1": H.against_metric(1.0), "L": H.against_metric(float(setting.layers))}
+
+
+def experiment(setting: Setting, path_lengths: Sequence[int], keep: Path) -> dict[str, Any]:
+    """All ways, then the continuation again with other numbers of steps along the path."""
+    found: dict[str, Any] = {"begin": {}, "finish": {}, "layers": {}}
+    found["curvature"] = {"start": curvature(setting, setting.network())}
+    for name in BEGIN:
+        found["begin"][name] = told(name, begin(setting, name), keep)
+    middle = load(keep / f"{CONTINUED}.safetensors")
+    found["curvature"]["continued"] = curvature(setting, middle)
+    for name in FINISH:
+        found["finish"][name] = told(f"then {name}", finish(setting, name, middle), keep)
+    for layers in path_lengths:
+        other = dataclasses.replace(setting, layers=layers, seconds=setting.seconds * layers / setting.layers)
+        found["layers"][str(layers)] = told(f"{layers} steps", begin(other, CONTINUED), keep)
+    return found
+
+
+def again(setting: Setting, keep: Path) -> dict[str, Any]:
+    """The ways to begin from the identity, with other data and weights."""
+    names = [name for name in BEGIN if "Gaussian" not in name]
+    return {name: told(f"{name}, seed {setting.seed}", begin(setting, name), keep) for name in names}
+
+
+def redone(document: dict[str, Any], text: str, setting: Setting, keep: Path) -> None:
+    """Every way with ``text`` in its name once more, in place."""
+    middle = load(keep / f"{CONTINUED}.safetensors")
+    for name in document["begin"]:
+        if text in name:
+            document["begin"][name] = told(name, begin(setting, name), keep)
+    for name in document["finish"]:
+        if text in name:
+            document["finish"][name] = told(f"then {name}", finish(setting, name, middle), keep)
+    for seed, ways in document.get("again", {}).items():
+        other = dataclasses.replace(setting, seed=int(seed))
+        ways.update({n: told(f"{n}, seed {seed}", begin(other, n), keep) for n in ways if text in n})
+
+
+def told(name: str, one: dict[str, Any], keep: Path) -> dict[str, Any]:
+    """The same without its network, which goes into the folder ``keep``; a row of the table is printed."""
+    print(row(name, one), flush=True)
+    keep.mkdir(parents=True, exist_ok=True)
+    save(one["network"], keep / f"{name}.safetensors")
+    return {key: value for key, value in one.items() if key != "network"}
+
+
+def row(name: str, one: dict[str, Any]) -> str:
+    """Loss, residuals, rank, Hamiltonian and kinks of one way, for a table."""
+    end = one["end"]
+    layer, neuron = (np.array(end["near_zero"][key]).mean(0) for key in ("layer", "neuron"))
+    excess = [1e3 * shares[2] / max(shares[5], 1e-300) for shares in (layer, neuron)]
+    return (
+        f"| {name} | {one['evaluations']} | {end['loss']:.4f} | {end['residual']:.3g} | "
+        f"{end['resolved'][2]:.3g} | {end['resolved_elsewhere'][2]:.3g} | "
+        f"{end['rank'] or '–'} | {end['hamiltonian'][1]:.2f} | {end['spread'][1]:.2g} | {100 * layer[2]:.2g} % | "
+        f"{excess[0]:.0f} | {excess[1]:.0f} |"
+    )
+
+
+HEAD = (
+    "| way | evaluations | loss | residual | resolved | elsewhere | rank | −(2/L̃)𝓗 | spread | within 10⁻⁴ | × smooth "
+    "| × own |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+)
+
+
+def table(document: dict[str, Any]) -> str:
+    """All ways, in Markdown."""
+    rows = [row(name, one) for part in ("begin", "finish") for name, one in document[part].items()]
+    rows += [row(f"{layers} steps", one) for layers, one in document["layers"].items()]
+    for seed, ways in document.get("again", {}).items():
+        rows += [row(f"{name}, seed {seed}", one) for name, one in ways.items()]
+    return "\n".join([*HEAD, *rows])
+
+
+def draw(document: dict[str, Any]) -> Figure:
+    """Residual and loss against time; residuals at the end, plain and resolved; how near 0 representations are."""
+    figure = new_figure(14.0, 10.5, dpi=110)
+    panels = figure.subplots(2, 2).ravel()
+    seconds, tolerance = document["setting"]["seconds"], TOLERANCES.index(KINKS)
+    best = min(min(one["curve"]["loss"]) for part in ("begin", "finish") for one in document[part].values())
+    names, ends = [], []
+    for part, colours, style, after in (("begin", BEGIN, "-", 0.0), ("finish", FINISH, "--", seconds)):
+        for name, one in document[part].items():
+            t, colour = np.array(one["curve"]["seconds"]) + after, PALETTE[colours[name]]
+            names.append(f"then {name}" if after else name)
+            ends.append(one["end"])
+            panels[0].plot(t, one["curve"]["residual"], style, color=colour, label=names[-1], linewidth=1.6)
+            above = np.maximum(np.array(one["curve"]["loss"]) - best, 1e-5)
+            panels[1].plot(t, above, style, color=colour, linewidth=1.6)
+            near = one["end"]["near_zero"]
+            panels[3].plot(near["decades"], np.array(near["neuron"]).mean(0), style, color=colour, linewidth=1.6)
+    places = np.arange(len(names), 0, -1)
+    for key, index, marker, colour, label in (
+        ("resolved", 0, "o", "black", "plain gradient"),
+        ("resolved_elsewhere", tolerance, "x", "orange", "as many derivatives chosen elsewhere"),
+        ("resolved", tolerance, "s", "green", f"derivatives at kinks (|A| ≤ {KINKS:g} rms) chosen"),
+    ):
+        panels[2].plot([e[key][index] for e in ends], places, marker, color=PALETTE[colour], label=label)
+    panels[2].set_xscale("log")
+    panels[2].set_yticks(places, names)
+    panels[2].set_ylim(0.3, len(names) + 3.2)  # room for the legend
+    panels[2].xaxis.set_minor_formatter("")
+    ticks = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]
+    panels[2].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    top = float(np.median([np.array(e["near_zero"]["neuron"])[:, -1].mean() for e in ends]))
+    panels[3].plot(DECADES, top / DECADES[-1] * np.array(DECADES), ":", color="#333333", label="∝ t: a smooth density")
+    panels[3].set_xscale("log")
+    for axes in (panels[0], panels[1], panels[3]):
+        axes.set_yscale("log")
+    dress(panels[0], title="Residual ‖∇‖ / (2·ridge·‖θ‖), plain", x="processor seconds")
+    dress(panels[1], title=f"Loss above the best found, {best:.4f}", x="processor seconds")
+    dress(panels[2], title="Residual at the end", x="‖W − L̃Bσ(A)ᵀ‖ / ‖W‖")
+    dress(panels[3], title="Share of entries with |A| ≤ t·rms of their neuron", x="t")
+    panels[2].legend(fontsize=9, frameon=False, loc="upper left")
+    panels[3].legend(fontsize=9, frameon=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10, frameon=False)
+    return figure
+
+
+def main() -> None:
+    """Run, print, keep, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tiny task, nothing kept unless --out is given")
+    parser.add_argument("--seconds", type=float, help="processor seconds of each way")
+    parser.add_argument("--again", type=int, metavar="SEED", help="add to what was kept: other draws")
+    parser.add_argument("--redo", metavar="TEXT", help="replace what was kept: ways with TEXT in their names")
+    parser.add_argument("--draw", action="store_true", help="only the table and the picture of what was kept")
+    parser.add_argument("--keep", type=Path, help="a folder for the networks; --redo takes them from there")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    out, started = options.out or HERE / "criticality.json", time.time()
+    with tempfile.TemporaryDirectory() as folder:
+        keep = options.keep or Path(folder)
+        if options.draw or options.redo or options.again is not None:
+            document = read_json(out)
+            setting = Setting(**{key: value for key, value in document["setting"].items() if key != "ridge"})
+            if options.again is not None:
+                other = dataclasses.replace(setting, seed=options.again)
+                document.setdefault("again", {})[str(options.again)] = again(other, keep)
+            if options.redo:
+                redone(document, options.redo, setting, keep)
+            if not options.draw:
+                when = datetime.fromtimestamp(started, UTC).isoformat(timespec="minutes")
+                more = {"again": options.again, "redo": options.redo, "started": when}
+                document.setdefault("amended", []).append(more)
+        else:
+            setting = QUICK if options.quick else Setting()
+            setting = dataclasses.replace(setting, seconds=options.seconds or setting.seconds)
+            found = experiment(setting, (6,) if options.quick else (12, 32), keep)
+            took, command = time.time() - started, [f"--seconds={setting.seconds:g}"]
+            origin = provenance(seed=setting.seed, dtype="float32", started=started, seconds=took, command=command)
+            about = {"benchmark": "criticality", "setting": {**dataclasses.asdict(setting), "ridge": setting.ridge}}
+            document = {**about, **found, "provenance": origin}
+    if not options.draw and (options.out or not options.quick):
+        write_json(out, document)
+    print(table(document))
+    picture = render(draw(document))
+    if not options.quick:
+        write_atomic(PICTURE, picture)
+
+
+if __name__ == "__main__":
+    main()
