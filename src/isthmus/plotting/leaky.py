@@ -59,6 +59,7 @@ def draw_estimates(figure: Figure, arrays: Mapping[str, Array], *, rank: int) ->
         draw_energies(bottom, one, depth, float("nan"))
         # Both energies blow up in the first layers, where only their difference says something.
         low, high = min(0.0, float(H[index].min())), max(3.0 * rank, 2.0 * float(np.abs(H[index]).max()))
+        bottom.set_yscale("linear")
         bottom.set_ylim(low - 0.05 * (high - low), high)
         bottom.axhline(rank, color=_GREY, linewidth=1.2, linestyle=":", zorder=1)
         residual = float(arrays["total_residual"][index])

@@ -49,7 +49,7 @@ def split(problem: Problem, samples: int) -> Split:
 
 
 def plan(net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning_rate: float) -> list[Phase]:
-    """Fit at a small ridge, raise it until the structure appears, come back, and converge: ``steps`` in each part."""
+    """Fit at a small ridge, raise it until the structure appears, come back (``steps`` each), converge (four times)."""
     top = max(1.0, STRUCTURE_SHARE * constant_cost(Y) / carrying_norm(net) / ridge)
     low = 1e-3 * top
     phases = [
@@ -60,7 +60,7 @@ def plan(net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning_rate: f
     if top > 1.0:
         phases.append(Phase("lbfgs", steps, ridge_start=top, ridge_share=1.0, memory=MEMORY))
     # Adaptive steps stand still in the last phase.
-    return [*phases, Phase("lbfgs", 2 * steps, memory=MEMORY)]
+    return [*phases, Phase("lbfgs", 4 * steps, memory=MEMORY)]
 
 
 def fit(
