@@ -183,3 +183,15 @@ def test_a_module_that_holds_one():
     told = isthmus.diagnose(net, gaussian(30, 6))
     names = [layer.name for layer in told.layers]
     assert names[0] == "0" and "1.path.4" in names and isinstance(net[1], LeakyResNet)
+
+
+def test_narrowest_at_the_last_step_and_at_the_output():
+    """The output is a product, not a submodule: it can be as narrow as the last step, and has no name."""
+    generator = torch.Generator().manual_seed(0)
+    W1, W2 = (torch.randn(5, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    W2[:, :3] = W2[:, 3:] @ torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    net = LeakyResNet.from_weights([4 * torch.eye(5).double() + W1, W2], [0.5, 0.5], effective_depth=2.0, bias=0.0)
+    X = torch.randn(200, 5, generator=generator, dtype=torch.float64)
+    found = isthmus.diagnose(net, X)
+    assert (found.verdict, found.rank) == ("determined", 2)
+    assert found.isthmus.layers == ("path.1", "(output)")

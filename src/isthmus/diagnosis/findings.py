@@ -197,8 +197,10 @@ class Findings:
         )
 
     def _narrowest(self, layers: tuple[LayerDiagnosis, ...], narrow: Isthmus) -> str | None:
-        if narrow.layers and narrow.layers[0] in self.seen.layers:
-            return narrow.layers[len(narrow.layers) // 2]
+        # The output, where no submodule gives it, is not among those that were seen by name.
+        known = [name for name in narrow.layers if name in self.seen.layers]
+        if known:
+            return known[len(known) // 2]
         gates = [gate.name for gate in self.gates(layers)]
         by_name = {layer.name: layer for layer in layers}
         return min(gates, key=lambda name: by_name[name].participation_ratio, default=None)

@@ -35,8 +35,8 @@ def cost_of_identity(A: Any, *, gamma: float = 0.0, bias: float = 1.0, slope: fl
 
     Examples
     --------
-    >>> cost_of_identity([[1.0, 2.0, 0.5], [2.0, 1.0, 0.0]], bias=0.0)  # non-negative: the rank
-    2.0...
+    >>> round(cost_of_identity([[1.0, 2.0, 0.5], [2.0, 1.0, 0.0]], bias=0.0), 9)  # non-negative: the rank
+    2.0
     """
     who = "cost_of_identity"
     M = matrix(who, "A", A)

@@ -93,10 +93,11 @@ def draw_discretisations(figure: Figure, arrays: Mapping[str, Array], *, rules: 
     layers = arrays["layers"]
     for rule, colour, errors in zip(rules, _COLOURS, arrays["errors"]):
         first.plot(layers, errors.mean(axis=1), "o-", color=colour, label=rule, linewidth=1.9)
-        first.fill_between(layers, errors.min(axis=1), errors.max(axis=1), color=colour, alpha=0.12, linewidth=0)
+        # Each seed is another task: its own line, not a band over all of them.
+        first.plot(layers, errors, color=colour, linewidth=0.8, alpha=0.35, zorder=1)
     dress(first, title="(a) test error", x="number of steps $L$", y="mean square per output")
     first.xaxis.set_major_locator(FixedLocator([float(n) for n in layers]))
-    first.legend(frameon=False)
+    first.legend(frameon=False, title="mean over seeds; thin: each seed", title_fontsize=9)
     last = rules[-1]
     spectra = {"weight_spectra": arrays[f"{last}_spectra"], "positions": arrays[f"{last}_positions"]}
     draw_spectra(second, spectra, 1.0)

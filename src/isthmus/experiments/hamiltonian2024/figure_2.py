@@ -83,7 +83,7 @@ class HamiltonianFigure2(Experiment):
                         net = self._network(rule, count, number)
                         options = {"steps": self.steps, "learning_rate": self.learning_rate, "seed": number}
                         began = time.process_time()
-                        result, error = fit(net, data, self.ridge, show=silent, **options)
+                        result, error = fit(net, data, self.ridge, show=silent, last=2 * self.steps, **options)
                         spent = time.process_time() - began
                         errors[row, column, seed] = error
                         costs[row, column, seed] = result.cost / self.dims[-1]
