@@ -179,8 +179,8 @@ def begin(setting: Setting, name: str) -> dict[str, Any]:
     if name.startswith("Adam"):
         found = trained(recorder, net, clocked(recorder, setting.learning_rate))
     elif name == CONTINUED:
-        phases = plan(net, recorder.Y, setting.ridge, setting.plan_steps, setting.learning_rate)
-        found = trained(recorder, net, *phases[:-1], dataclasses.replace(phases[-1], steps=ENDLESS))
+        phases = plan(net, recorder.Y, setting.ridge, setting.plan_steps, setting.learning_rate, last=ENDLESS)
+        found = trained(recorder, net, *phases)
     else:
         phase = Phase("lbfgs", ENDLESS, metric=name != "L-BFGS")
         found = trained(recorder, net, phase, coupling=1.0 if name == "metric ×1" else None)
