@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from judged import status, verdict
 
 from isthmus import FullyConnected
 from isthmus.claims import bn_families, domains, least_norm, linear_costs, second_corrections, two_functions
@@ -26,16 +27,6 @@ from tools import assert_close, gaussian, linear_net, orthogonal, random_net
 
 MINE = tuple(f"C-bn-{n}" for n in (2, 3, 4, 5, 10, 12, 13, 14, 15))
 assert all((bn_families, domains, least_norm, linear_costs, second_corrections, two_functions))
-
-
-def verdict(identity, subject):
-    found = CLAIMS[identity].evaluate(subject)
-    assert {h.name for h in found.hypotheses} == set(CLAIMS[identity].hypotheses)
-    return found
-
-
-def status(identity, subject):
-    return verdict(identity, subject).status
 
 
 def linear(*Ws):

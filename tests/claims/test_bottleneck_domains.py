@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from judged import status, verdict
 
 from isthmus import FullyConnected, IsthmusError
 from isthmus.claims import domains
@@ -18,16 +19,6 @@ from isthmus.constructions import (
 )
 from isthmus.measures import linear_cost, parameter_norms
 from tools import assert_close, gaussian, orthogonal
-
-
-def verdict(identity, subject):
-    found = CLAIMS[identity].evaluate(subject)
-    assert {h.name for h in found.hypotheses} == set(CLAIMS[identity].hypotheses)
-    return found
-
-
-def status(identity, subject):
-    return verdict(identity, subject).status
 
 
 @pytest.fixture(scope="module")

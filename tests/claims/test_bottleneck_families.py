@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from judged import status, verdict
 
 from isthmus import FullyConnected
 from isthmus.claims import bn_families
@@ -22,17 +23,6 @@ from isthmus.measures import (
     parameter_norms,
 )
 from tools import assert_close, gaussian, linear_net, three_part_net
-
-
-def verdict(identity, subject):
-    found = CLAIMS[identity].evaluate(subject)
-    assert {h.name for h in found.hypotheses} == set(CLAIMS[identity].hypotheses)
-    return found
-
-
-def status(identity, subject):
-    return verdict(identity, subject).status
-
 
 # ------------------------------------------------------------------------------------------------ C-bn-10
 

@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
+from judged import verdict
 
 from isthmus import DataError, LeakyResNet
 from isthmus.claims import flow_claims, leaky_points, time_scales
-from isthmus.claims.base import CLAIMS, Subject
+from isthmus.claims.base import Subject
 from isthmus.claims.leaky_samples import as_subject, flow_family, linear_flow, signed_start
 from isthmus.constructions import flow_network, hamiltonian_flow, steady_path
 from isthmus.measures.energies import flow, hamiltonian
@@ -18,12 +19,6 @@ from isthmus.trace import with_ones
 from tools import assert_close, gaussian, generator
 
 MINE = ("C-ham-4", "C-ham-5", "C-ham-7", "C-ham-9")
-
-
-def verdict(identity, subject):
-    found = CLAIMS[identity].evaluate(subject)
-    assert {h.name for h in found.hypotheses} == set(CLAIMS[identity].hypotheses)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from judged import verdict
 
 from isthmus import LeakyResNet
 from isthmus.claims import identity_claims, inside_bottleneck, path_stability, symmetry_claims
@@ -28,12 +29,6 @@ from isthmus.objective import cost
 from tools import assert_close, gaussian, generator
 
 MINE = ("C-ham-1", "C-ham-2", "C-ham-3", "C-ham-8")
-
-
-def verdict(identity, subject):
-    found = CLAIMS[identity].evaluate(subject)
-    assert {h.name for h in found.hypotheses} == set(CLAIMS[identity].hypotheses)
-    return found
 
 
 def matrix(*rows):

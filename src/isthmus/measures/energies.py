@@ -14,6 +14,16 @@ from isthmus.objective import cost
 from isthmus.trace import LeakyTrace, activate, activation_derivative, with_ones
 
 
+def last_momentum(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", samples: int | None = None) -> Tensor:
+    """B_L = −(1/λ)∂C/∂A_L, (w, N); arguments as for :func:`momenta`."""
+    check_number("momenta", "lam", lam, low=0.0, low_open=True)
+    outputs = trace.outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        share = trace.samples / (trace.samples if samples is None else samples)
+        (gradient,) = torch.autograd.grad(share * cost(outputs, Y, loss), outputs)
+    return -(gradient @ trace.W_out).mT / lam
+
+
 @cites("hamiltonian2024", "§1.5, B_p", ids=("Q-energy",))
 def momenta(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", samples: int | None = None) -> list[Tensor]:
     """B_ℓ = −(1/λ)∂C/∂A_ℓ, ℓ = 0 … L, each (w, N): one backward pass along the path.
@@ -29,12 +39,7 @@ def momenta(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", samp
     samples : int, optional
         N in the cost, when ``trace`` holds only part of the samples.
     """
-    check_number("momenta", "lam", lam, low=0.0, low_open=True)
-    outputs = trace.outputs.detach().requires_grad_()
-    with torch.enable_grad():
-        share = trace.samples / (trace.samples if samples is None else samples)
-        (gradient,) = torch.autograd.grad(share * cost(outputs, Y, loss), outputs)
-    B = -(gradient @ trace.W_out).mT / lam
+    B = last_momentum(trace, Y, lam, loss=loss, samples=samples)
     Bs = [B]
     L_tilde, width = trace.effective_depth, trace.width
     for ell in range(trace.depth, 0, -1):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus._checks import check_number
 from isthmus._cite import cites
-from isthmus.measures.energies import momenta
+from isthmus.measures.energies import last_momentum
 from isthmus.trace import LeakyTrace, activation_derivative
 
 #: Steps of the accelerated projected gradient method, at every layer.
@@ -45,9 +45,8 @@ def resolved_momenta(
         How near 0, in units of the root mean square of A_ℓ, an entry counts as on its kink.
     """
     check_number("resolved_momenta", "tolerance", tolerance, low=0.0)
-    plain = momenta(trace, Y, lam, loss=loss)
     L_tilde, width = trace.effective_depth, trace.width
-    B = plain[-1]
+    B = last_momentum(trace, Y, lam, loss=loss)
     Bs = [B]
     for ell in range(trace.depth, 0, -1):
         rho = float(trace.rho[ell - 1])

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, new_figure
+from isthmus.plotting.style import PALETTE, dress, headline, new_figure
 
 #: Values of each spectrum in the picture.
 VALUES = 32
@@ -54,9 +54,7 @@ def draw_diagnosis(content: dict[str, Any], figure: Figure | None = None) -> Fig
         figure = new_figure(15.0, 9.6)
     isthmus, layers = content["isthmus"], content["layers"]
     colour = PALETTE[_VERDICTS.get(isthmus["verdict"], "black")]
-    per_line = max(30, int(7.4 * figure.get_figwidth()))
-    title = textwrap.fill(_clean(content["sentence"]), per_line)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=15, color=colour, fontweight="bold", parse_math=False)
+    per_line = headline(figure, _clean(content["sentence"]), colour)
     if isthmus["reasons"]:
         why = textwrap.shorten(f"Why: {'; '.join(map(_clean, isthmus['reasons']))}.", 2 * per_line, placeholder=" …")
         figure.supxlabel(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, new_figure
+from isthmus.plotting.style import PALETTE, dress, headline, new_figure
 
 #: Points in the cloud of coordinates; more would only hide one another.
 POINTS = 2000
@@ -44,9 +44,7 @@ def draw_discovery(found: Any, figure: Figure | None = None) -> Figure:
     if figure is None:
         figure = new_figure(15.0, 5.6)
     colour = PALETTE[_VERDICTS.get(found.verdict, "black")]
-    per_line = max(30, int(7.6 * figure.get_figwidth()))
-    title = textwrap.fill(found.sentence, per_line)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=15, color=colour, fontweight="bold", parse_math=False)
+    per_line = headline(figure, found.sentence, colour, per_inch=7.6)
     if found.reasons:
         why = textwrap.shorten(f"Why: {found.reasons[0].strip()}.", int(2.8 * per_line), placeholder=" …")
         why = textwrap.fill(why, int(1.45 * per_line))

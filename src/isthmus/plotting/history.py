@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, new_figure
+from isthmus.plotting.style import PALETTE, dress, headline, new_figure
 
 #: Layers that a legend names; of more, a colour bar tells the depth.
 NAMED = 8
@@ -46,8 +45,7 @@ def draw_history(content: dict[str, Any], figure: Figure | None = None, *, layer
     """
     if figure is None:
         figure = new_figure(15.0, 8.6)
-    title = textwrap.fill(readable(content["sentence"], 4000), max(30, int(7.6 * figure.get_figwidth())))
-    figure.suptitle(title, x=0.012, ha="left", fontsize=14, color=_INK, fontweight="bold", parse_math=False)
+    headline(figure, readable(content["sentence"], 4000), _INK, size=14, per_inch=7.6)
     snapshots = content["snapshots"]
     names = list(dict.fromkeys(one["name"] for snapshot in snapshots for one in snapshot["layers"]))
     if not names:

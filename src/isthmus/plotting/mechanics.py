@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, new_figure
+from isthmus.plotting.style import PALETTE, dress, headline, new_figure
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -53,9 +52,7 @@ def draw_mechanics(content: dict[str, Any], figure: Figure | None = None) -> Fig
         figure = new_figure(14.0, 9.4)
     colour = PALETTE[_STATES.get(content["state"], "black")]
     # The bold font has no script letters.
-    told = readable(content["sentence"].replace("𝓗", "H"), 4000)
-    title = textwrap.fill(told, max(30, int(7.4 * figure.get_figwidth())))
-    figure.suptitle(title, x=0.012, ha="left", fontsize=15, color=colour, fontweight="bold", parse_math=False)
+    headline(figure, readable(content["sentence"].replace("𝓗", "H"), 4000), colour)
     if content["arrays"] is None:
         return figure
     arrays = {name: np.asarray(values, dtype=np.float64) for name, values in content["arrays"].items()}

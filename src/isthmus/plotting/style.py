@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -44,6 +45,17 @@ def dress(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color("#999999")
+
+
+def headline(figure: Figure, text: str, colour: str, *, size: float = 15, per_inch: float = 7.4) -> int:
+    """One sentence above everything, wrapped to the width of the figure; gives how many characters a line has.
+
+    ``per_inch`` characters fit in an inch.
+    """
+    per_line = max(30, int(per_inch * figure.get_figwidth()))
+    title = textwrap.fill(text, per_line)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=size, color=colour, fontweight="bold", parse_math=False)
+    return per_line
 
 
 def render(figure: Figure, kind: str = "png") -> bytes:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory, silent
 from isthmus.experiments.base import Experiment, parameter
-from isthmus.experiments.hamiltonian2024.trained import SHOWN, Split, fit, split
+from isthmus.experiments.hamiltonian2024.trained import SHOWN, WARM, Split, fit, split
 from isthmus.measures import mechanics
 from isthmus.networks import LeakyResNet
 from isthmus.networks.leaky_steps import RULES
@@ -23,6 +23,7 @@ from isthmus.objective import ridge_from
 from isthmus.plotting.leaky import draw_discretisations
 from isthmus.problems import teacher_chain
 from isthmus.runs import Outcome
+from isthmus.training.adaptive import NEWTON_EVERY
 
 #: Share of the time that measuring speeds for adaptive steps may take.
 OVERHEAD = 0.05
@@ -151,6 +152,6 @@ def _share_of_adapting(net: LeakyResNet, data: Split, steps: int, spent: float) 
     for _ in range(count):
         tried.adapt(data.X)
     once = (time.process_time() - began) / count
-    # Every 20 of 100 first-order steps, and every 50 quasi-Newton ones, except in the last phase.
-    updates = 100 / net.adapt_every + max(0.0, steps - 100) / 50
+    # As if in the last phase too, where steps stand still: an upper estimate.
+    updates = WARM / net.adapt_every + max(0.0, steps - WARM) / NEWTON_EVERY
     return once * updates / max(spent, 1e-9)

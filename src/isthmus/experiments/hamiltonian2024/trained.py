@@ -24,6 +24,8 @@ from isthmus.training.plans import STRUCTURE_SHARE, carrying_norm
 SHOWN = 12
 #: Curvature pairs: with millions of parameters more of them cost as much as the gradient itself.
 MEMORY = 10
+#: Steps of Adam at the beginning.
+WARM = 100
 #: How near a kink counts as on it, in units of the root mean square of a representation.
 KINKS = 1e-3
 
@@ -53,7 +55,7 @@ def plan(net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning_rate: f
     top = max(1.0, STRUCTURE_SHARE * constant_cost(Y) / carrying_norm(net) / ridge)
     low = 1e-3 * top
     phases = [
-        Phase("adam", 100, learning_rate, ridge_start=low, ridge_end=low, anneal=True),
+        Phase("adam", WARM, learning_rate, ridge_start=low, ridge_end=low, anneal=True),
         Phase("lbfgs", steps, ridge_start=low, ridge_end=top, ridge_share=1.0, memory=MEMORY),
         Phase("lbfgs", steps, ridge_start=top, ridge_end=top, memory=MEMORY),
     ]
