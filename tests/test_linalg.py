@@ -97,3 +97,18 @@ def test_chunk_rows():
     assert linalg.chunk_rows(100, 1e12, 55) == 1
     assert linalg.chunk_rows(3, 1, 55) == 3
     assert linalg.chunk_rows(10, 0.0, 5) == 5
+
+
+def test_thin_svd_falls_back(monkeypatch):
+    """Divide and conquer fails on rare matrices: QR iteration gives the same."""
+    A = gaussian(7, 4)
+    expected = linalg.thin_svd(A)
+
+    def broken(*_, **__):
+        raise torch.linalg.LinAlgError("did not converge")
+
+    monkeypatch.setattr(torch.linalg, "svd", broken)
+    U, s, Vh = linalg.thin_svd(A)
+    assert_close(s, expected[1])
+    assert_close(U * s @ Vh, A)
+    assert linalg.thin_svd(A, full_matrices=True)[0].shape == (7, 7)

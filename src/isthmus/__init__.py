@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         claims,
         compression,
         constructions,
+        datasets,
         diagnosis,
         discovery,
         experiments,
@@ -29,16 +30,17 @@ if TYPE_CHECKING:
         networks,
         objective,
         problems,
+        reformulations,
         training,
     )
     from isthmus.claims import Verdicts, verify
-    from isthmus.compression import rebalance
-    from isthmus.diagnosis import Diagnosis, History, Monitor, diagnose, diagnose_checkpoints
-    from isthmus.discovery import Discovery, RankProfile, discover
-    from isthmus.estimators import BottleneckRegressor
+    from isthmus.compression import Compressed, compress, rebalance
+    from isthmus.diagnosis import Diagnosis, History, Monitor, Symmetry, diagnose, diagnose_checkpoints, symmetry
+    from isthmus.discovery import Discovery, Dynamics, RankProfile, discover, dynamics_of
+    from isthmus.estimators import BottleneckAutoencoder, BottleneckClassifier, BottleneckRegressor
     from isthmus.files import load, save
     from isthmus.measures import Mechanics, mechanics
-    from isthmus.networks import FullyConnected, LeakyResNet, from_torch
+    from isthmus.networks import CompactNetwork, ConvolutionalNet, FullyConnected, LeakyResNet, from_torch
     from isthmus.objective import cost, ridge_from
     from isthmus.report import save_report
     from isthmus.runs import Run
@@ -51,6 +53,7 @@ _MODULES = (
     "claims",
     "compression",
     "constructions",
+    "datasets",
     "diagnosis",
     "discovery",
     "experiments",
@@ -59,13 +62,20 @@ _MODULES = (
     "networks",
     "objective",
     "problems",
+    "reformulations",
     "training",
 )
 
 _NAMES = {
+    "BottleneckAutoencoder": "isthmus.estimators",
+    "BottleneckClassifier": "isthmus.estimators",
     "BottleneckRegressor": "isthmus.estimators",
+    "CompactNetwork": "isthmus.networks",
+    "ConvolutionalNet": "isthmus.networks",
+    "Compressed": "isthmus.compression",
     "Diagnosis": "isthmus.diagnosis",
     "Discovery": "isthmus.discovery",
+    "Dynamics": "isthmus.discovery",
     "FullyConnected": "isthmus.networks",
     "History": "isthmus.diagnosis",
     "LeakyResNet": "isthmus.networks",
@@ -73,13 +83,16 @@ _NAMES = {
     "Monitor": "isthmus.diagnosis",
     "RankProfile": "isthmus.discovery",
     "Run": "isthmus.runs",
+    "Symmetry": "isthmus.diagnosis",
     "Trace": "isthmus.trace",
     "Verdicts": "isthmus.claims",
     "TrainingResult": "isthmus.training",
+    "compress": "isthmus.compression",
     "cost": "isthmus.objective",
     "diagnose": "isthmus.diagnosis",
     "diagnose_checkpoints": "isthmus.diagnosis",
     "discover": "isthmus.discovery",
+    "dynamics_of": "isthmus.discovery",
     "from_torch": "isthmus.networks",
     "load": "isthmus.files",
     "mechanics": "isthmus.measures",
@@ -87,16 +100,23 @@ _NAMES = {
     "ridge_from": "isthmus.objective",
     "save": "isthmus.files",
     "save_report": "isthmus.report",
+    "symmetry": "isthmus.diagnosis",
     "train": "isthmus.training",
     "verify": "isthmus.claims",
 }
 
 __all__ = [
+    "BottleneckAutoencoder",
+    "BottleneckClassifier",
     "BottleneckRegressor",
+    "CompactNetwork",
+    "Compressed",
     "ConvergenceWarning",
+    "ConvolutionalNet",
     "DataError",
     "Diagnosis",
     "Discovery",
+    "Dynamics",
     "FileFormatError",
     "FullyConnected",
     "History",
@@ -107,19 +127,23 @@ __all__ = [
     "NumericalWarning",
     "RankProfile",
     "Run",
+    "Symmetry",
     "Trace",
     "TrainingResult",
     "Verdicts",
     "__version__",
     "claims",
+    "compress",
     "compression",
     "constructions",
     "cost",
+    "datasets",
     "diagnose",
     "diagnose_checkpoints",
     "diagnosis",
     "discover",
     "discovery",
+    "dynamics_of",
     "experiments",
     "from_torch",
     "linalg",
@@ -130,9 +154,11 @@ __all__ = [
     "objective",
     "problems",
     "rebalance",
+    "reformulations",
     "ridge_from",
     "save",
     "save_report",
+    "symmetry",
     "train",
     "training",
     "verify",

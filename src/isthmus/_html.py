@@ -22,6 +22,10 @@ TONES = {
     "conserved": "good",
     "not yet critical": "doubt",
     "drifting": "doubt",
+    "everywhere": "good",
+    "the data": "good",
+    "within a tolerance on the data": "note",
+    "unchanged": "note",
 }
 #: Okabe and Ito's colours, which the common forms of colour blindness leave apart.
 _COLOURS = {"good": "#009E73", "note": "#0072B2", "doubt": "#E69F00", "bad": "#D55E00"}

@@ -45,8 +45,12 @@ FORMAT_VERSION = 1
 _HOMES = {
     "FullyConnected": "isthmus.networks.fully_connected",
     "LeakyResNet": "isthmus.networks.leaky_file",
+    "CompactNetwork": "isthmus.networks.compact",
+    "ConvolutionalNet": "isthmus.networks.convolutional_file",
     "Discovery": "isthmus.discovery.keep",
-    "BottleneckRegressor": "isthmus.estimators",
+    "BottleneckRegressor": "isthmus.estimators.regressor",
+    "BottleneckClassifier": "isthmus.estimators.classifier",
+    "BottleneckAutoencoder": "isthmus.estimators.autoencoder",
 }
 
 
@@ -102,7 +106,7 @@ def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> N
 
     Parameters
     ----------
-    obj : FullyConnected, LeakyResNet, Discovery or BottleneckRegressor
+    obj : FullyConnected, LeakyResNet, CompactNetwork, Discovery, or a fitted estimator
         Exactly these classes. Parameters are saved bit for bit; gradients, hooks, device and training mode are not.
     path : path
         In an existing folder; conventionally ``*.safetensors``. Written atomically.

@@ -37,12 +37,29 @@ def singular_values(A: Any) -> Tensor:
     return torch.linalg.svdvals(matrix("singular_values", "A", A))
 
 
+def thin_svd(A: Tensor, *, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """``torch.linalg.svd``, by the slower and surer QR iteration where divide and conquer does not converge.
+
+    It fails on rare finite matrices, such as those with clusters of singular values near rounding.
+    """
+    try:
+        return torch.linalg.svd(A, full_matrices=full_matrices)
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+        if A.ndim != 2:
+            raise
+        from scipy.linalg import svd as by_scipy
+
+        found = by_scipy(A.detach().cpu().numpy(), full_matrices=full_matrices, lapack_driver="gesvd")
+        U, s, Vh = (torch.from_numpy(part).to(A.device) for part in found)
+        return U, s, Vh
+
+
 def svd(A: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Thin SVD with fixed signs: A = U · diag(s) · Vh, the largest entry of each row of Vh positive.
 
     The signs make results reproducible across LAPACK builds; repeated singular values leave a rotation free.
     """
-    U, s, Vh = torch.linalg.svd(matrix("svd", "A", A), full_matrices=False)
+    U, s, Vh = thin_svd(matrix("svd", "A", A))
     largest = Vh.abs().argmax(dim=-1, keepdim=True)
     sign = torch.gather(Vh, -1, largest).sign()
     sign = torch.where(sign == 0, torch.ones_like(sign), sign)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import IsthmusError
-from isthmus.diagnosis.circular import circular_spectrum, paired_frequencies
 from isthmus.diagnosis.weight_parts import WeightPart
 from isthmus.diagnosis.weight_spectra import weight_spectrum
 from isthmus.diagnosis.weights import weighted_layers
+from isthmus.measures import filter_spectra
+from isthmus.measures.frequency_spectrum import paired_frequencies
 from tools import assert_close, gaussian, orthogonal
 
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -78,8 +79,8 @@ def test_a_wrong_dilation_is_another_operator():
     conv = convolution(1, 2, 2, 3, dilation=2)
     truth = np.linalg.svd(explicit(conv, 2, (8,)).numpy(), compute_uv=False)
     assert isinstance(conv, nn.Conv1d)
-    assert_close(circular_spectrum(conv.weight, (8,), 2).union(), truth)
-    assert float((circular_spectrum(conv.weight, (8,), 1).union() - torch.from_numpy(truth)).abs().max()) > 1e-3
+    assert_close(filter_spectra(conv.weight, (8,), dilation=2).union(), truth)
+    assert float((filter_spectra(conv.weight, (8,), dilation=1).union() - torch.from_numpy(truth)).abs().max()) > 1e-3
 
 
 def test_known_transfer_functions():
@@ -89,14 +90,14 @@ def test_known_transfer_functions():
         (0.0, 1.0): torch.ones_like,
         (1.0, -1.0): lambda w: 2 * (w / 2).sin().abs(),
     }.items():
-        found = circular_spectrum(torch.tensor([[taps]], dtype=torch.float64), (12,))
+        found = filter_spectra(torch.tensor([[taps]], dtype=torch.float64), (12,))
         assert_close(found.values[:, 0], answer(found.frequencies[:, 0]), atol=1e-15, reason="zeros among them")
 
 
 @pytest.mark.parametrize("grid", [(1,), (2,), (7,), (8,), (4, 4), (3, 5), (4, 3), (2, 3, 4)])
 def test_pairs_and_mass(grid):
     W = gaussian(3, 2, *[min(2, size) for size in grid])
-    found = circular_spectrum(W, grid)
+    found = filter_spectra(W, grid)
     positions = math.prod(grid)
     assert int(found.multiplicity.sum()) == positions and len(found.values) == paired_frequencies(grid)
     assert found.frequencies.shape == (len(found.values), len(grid))
@@ -111,7 +112,7 @@ def test_pairs_and_mass(grid):
 
 def test_a_filter_that_wraps_has_another_mass():
     W = torch.ones(1, 1, 4, dtype=torch.float64)
-    assert_close(circular_spectrum(W, (2,)).union(), [4.0, 0.0])  # Σ s² = 16, not 2 · 4
+    assert_close(filter_spectra(W, (2,)).union(), [4.0, 0.0])  # Σ s² = 16, not 2 · 4
 
 
 @pytest.mark.parametrize(
@@ -207,12 +208,12 @@ def test_scale(scale):
 def test_wrong_input_is_named():
     W = gaussian(3, 2, 3)
     with pytest.raises(IsthmusError, match="1 entries"):
-        circular_spectrum(W, (4, 4))
-    with pytest.raises(IsthmusError, match="`grid`"):
-        circular_spectrum(W, (0,))
+        filter_spectra(W, (4, 4))
+    with pytest.raises(IsthmusError, match="`size`"):
+        filter_spectra(W, (0,))
     with pytest.raises(IsthmusError, match="`groups`"):
-        circular_spectrum(W, (4,), 1, 2)
-    with pytest.raises(IsthmusError, match="`weight`"):
-        circular_spectrum(gaussian(3, 2), (4,))
+        filter_spectra(W, (4,), groups=2)
+    with pytest.raises(IsthmusError, match="`W`"):
+        filter_spectra(gaussian(3, 2), (4,))
     with pytest.raises(IsthmusError, match="entries"):
         weight_spectrum(part_of(convolution(1, 2, 2, 3)), grid=(4, 4))

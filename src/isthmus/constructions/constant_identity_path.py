@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus._cite import cites
+from isthmus._cone import eliminate
 from isthmus.linalg import matrix
 from isthmus.trace import activate
 
@@ -55,21 +56,5 @@ def constant_identity_path(A: Any, *, slope: float = 0.0) -> IdentityPath:
     N = M.shape[1]
     i, j = torch.triu_indices(N, N)
     pairs = torch.cat([row[:, i] * row[:, j] for row in (M, activate(M, slope))], 1)
-    # Neurons of very different size would hide relations behind rounding; a zero row has nothing to give.
-    sizes = pairs.norm(dim=1)
-    shares = torch.where(sizes > 0, torch.ones_like(sizes), torch.zeros_like(sizes))
-    units = pairs / sizes.clamp_min(torch.finfo(torch.float64).tiny)[:, None]
-    while True:
-        # One more than the dimension is enough for a relation, and keeps each decomposition small.
-        active = torch.nonzero(shares > 0)[:, 0][: N * (N + 1) + 1]
-        _, s, Vh = torch.linalg.svd(units[active].mT, full_matrices=True)
-        independent = len(active) == len(s) and float(s[-1]) > 1e-12 * float(s[0]) if len(active) else True
-        if independent:
-            return IdentityPath(M, shares)
-        relation = Vh[-1] / sizes[active]
-        relation = relation if float(relation.max()) > -float(relation.min()) else -relation
-        steps = torch.where(relation > 0, shares[active] / relation, torch.full_like(relation, torch.inf))
-        first = int(steps.argmin())
-        moved = (shares[active] - steps[first] * relation).clamp_min(0.0)
-        moved[first] = 0.0
-        shares[active] = moved
+    # Any independent set will do: the covariances, and with them the cost, are the same.
+    return IdentityPath(M, eliminate(pairs, relation=1e-12))

@@ -27,8 +27,8 @@ from isthmus.diagnosis.result import Diagnosis
 from isthmus.diagnosis.survey import Call, Place, samples_of, survey, take
 from isthmus.diagnosis.weights import WeightedLayer, weighted_layers
 from isthmus.diagnosis.whole import describe, fit_numbers, fully_connected_numbers, mechanics_of
-from isthmus.measures import bottleneck_rank
-from isthmus.networks import FullyConnected, Hourglass, LeakyResNet, from_torch
+from isthmus.measures import bottleneck_rank, kept_frequencies
+from isthmus.networks import ConvolutionalNet, FullyConnected, Hourglass, LeakyResNet, from_torch
 from isthmus.objective import LOSSES
 
 #: Samples that are run with one layer frozen, for every layer.
@@ -106,6 +106,7 @@ def diagnose(
         check_number(who, "ridge", ridge, low=0.0)
     check_integer(who, "seed", seed, low=0)
     plain, notes = unwrap(module)
+    convolved = plain if isinstance(plain, ConvolutionalNet) else None
     plain = as_torch(plain)
     weighted = [layer for layer in weighted_layers(plain) if wanted(layer.name, layers)]
     if layers is not None and not weighted:
@@ -152,6 +153,8 @@ def diagnose(
         dims = chain.dims
         if found.finite:
             narrow = isthmus_of_chain(bottleneck_rank(chain.trace(X_few)), order, dims[0], dims[-1])
+    if convolved is not None and layers is None and len(inputs) == 1 and found.finite:
+        numbers["kept_frequencies"] = kept_frequencies(convolved.trace(inputs[0])).to_dict()
     moved = None
     if isinstance(plain, LeakyResNet) and Y is not None and ridge is not None:
         moved = mechanics_of(plain, batches, Y, loss, ridge)
@@ -187,7 +190,7 @@ def diagnose(
 
 def as_torch(module: nn.Module) -> nn.Module:
     """The same with networks of this library, itself or inside, as plain layers, which can be hooked."""
-    ours = (FullyConnected, Hourglass)
+    ours = (FullyConnected, Hourglass, ConvolutionalNet)
     if not any(isinstance(part, ours) for part in module.modules()):
         return module
     # New layers draw their first weights from the global generator.

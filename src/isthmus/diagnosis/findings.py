@@ -105,7 +105,7 @@ class Findings:
         found = weight_spectrum(part, grid=grid, seed=self.seed)
         reading = _read(found.values, self.eps)
         spectrum = Spectrum(found.values, found.method, found.error, reading, found.note)
-        return WeightDiagnosis(part.label, tuple(found.shape), found.norm, spectrum)
+        return WeightDiagnosis(part.label, tuple(found.shape), found.norm, spectrum, found.by_frequency)
 
     def _representation(self, stream: StreamedSpectrum) -> Spectrum:
         if stream.rows < 2:

@@ -30,6 +30,10 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "isthmus.kind": _quantity("full: rank < min(d_in, d_out); half: rank = d_out < d_in"),
     "layers.weights.spectrum": _quantity("singular values s_i(W) in float64", _GAP),
     "layers.weights.norm": _quantity("‖W‖_F"),
+    "layers.weights.frequencies": _quantity(
+        "circular convolutions: s_(ω,i) of Ŵ(ω) for one of each pair ±ω; norms (Σ_i s²)^½; Σ s² over all ω is "
+        "positions·filter_norm²"
+    ),
     "layers.representation": _quantity(
         "singular values of the centred rows (samples, and positions where there are any) divided by √rows", _GAP
     ),
@@ -46,6 +50,16 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "whole.ntk_trace": _quantity("mean over samples of Tr Θ(x, x) = Σ_ℓ (‖α_(ℓ−1)‖² + β²)·‖J(α̃_ℓ → f)‖²_F"),
     "whole.ntk_top": _quantity("largest eigenvalue of Θ(X, X)/N, at most 200 samples"),
     "whole.largest_stable_step": _quantity("2/‖H‖ with H = (2/N)Θ + 2·ridge: gradient descent is stable below it"),
+    "whole.forces": _quantity(
+        "gradients of ‖Z_ℓ(Z^σ_(ℓ−1))⁺‖² and ‖Z_(ℓ+1)(Z^σ_ℓ)⁺‖² by Z_ℓ, stabilised by γ = 1e-6·‖K^σ‖: attraction and "
+        "repulsion; residual ‖sum‖/larger, 0 at a minimum with invertible kernels and no entry at a kink",
+        "balanced if the residual ≤ 1e-3",
+    ),
+    "whole.kept_frequencies": _quantity(
+        "ConvolutionalNet only: frequencies ω ≠ 0 that filters and centred pre-activations of its narrowest layers "
+        "keep; mean: what they have at ω = 0",
+        _GAP,
+    ),
     "whole.cost": _quantity("mean over samples, sum over outputs; or cross-entropy"),
     "whole.unexplained": _quantity("cost / variance of Y (mse)"),
     "whole.criticality": _quantity("‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖; 0 at a minimum"),

@@ -16,7 +16,7 @@ from isthmus._errors import FileFormatError
 from isthmus.diagnosis.agreement import Evidence
 from isthmus.diagnosis.quantities import QUANTITIES, SCHEMA_VERSION
 from isthmus.diagnosis.ranks import Isthmus
-from isthmus.measures import Mechanics, Reading, participation_ratio, stable_rank
+from isthmus.measures import FrequencySpectrum, Mechanics, Reading, participation_ratio, stable_rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,12 +85,16 @@ def kept_numbers(count: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class WeightDiagnosis:
-    """One weight matrix: ``label`` says which of the layer's, ``norm`` is ‖W‖_F, exact."""
+    """One weight matrix: ``label`` says which of the layer's, ``norm`` is ‖W‖_F, exact.
+
+    Of a circular convolution the matrix is the operator; ``frequencies`` has its values frequency by frequency.
+    """
 
     label: str
     shape: tuple[int, ...]
     norm: float
     spectrum: Spectrum
+    frequencies: FrequencySpectrum | None = None
 
     @property
     def stable_rank(self) -> float:
@@ -104,15 +108,18 @@ class WeightDiagnosis:
             "shape": list(self.shape),
             "norm": _number(self.norm),
             "spectrum": self.spectrum.to_dict(),
+            "frequencies": None if self.frequencies is None else self.frequencies.to_dict(),
         }
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> WeightDiagnosis:
         """Inverse of :meth:`to_dict`."""
         spectrum = Spectrum.from_dict(content["spectrum"])
-        return WeightDiagnosis(
-            str(content["label"]), tuple(int(n) for n in content["shape"]), _float(content["norm"]), spectrum
-        )
+        shape = tuple(int(n) for n in content["shape"])
+        # Files of earlier releases do not have them.
+        known = content.get("frequencies")
+        frequencies = None if known is None else FrequencySpectrum.from_dict(known)
+        return WeightDiagnosis(str(content["label"]), shape, _float(content["norm"]), spectrum, frequencies)
 
 
 @dataclass(frozen=True, eq=False)

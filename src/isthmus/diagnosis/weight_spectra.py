@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.diagnosis.circular import circular_spectrum, paired_frequencies
 from isthmus.diagnosis.weight_parts import CircularFilter, WeightPart
+from isthmus.measures.filter_spectra import filter_spectra
+from isthmus.measures.frequency_spectrum import FrequencySpectrum, paired_frequencies
 from isthmus.measures.large_spectra import EXACT_UP_TO, LargeSpectrum, Operator, large_spectrum
 
 #: Each frequency is an SVD of (out, in): 4096 of them take seconds for 64 channels and minutes for 512.
@@ -34,6 +35,8 @@ class WeightSpectrum:
         (m, n) of the whole matrix: block-diagonal for groups, the operator on the grid for ``"by frequency"``.
     note : str
         What the reader should know.
+    by_frequency : FrequencySpectrum or None
+        The same values frequency by frequency, with the norm of the filter itself.
     """
 
     values: Tensor
@@ -42,6 +45,7 @@ class WeightSpectrum:
     norm: float
     shape: tuple[int, ...]
     note: str
+    by_frequency: FrequencySpectrum | None = None
 
 
 @torch.no_grad()
@@ -103,11 +107,11 @@ def _by_frequency(circular: CircularFilter, grid: Sequence[int]) -> WeightSpectr
         return WeightSpectrum(
             none, "not computed", math.nan, math.nan, shape, f"not computed: {bad} non-finite entries"
         )
-    values = circular_spectrum(W, grid, circular.dilation, circular.groups).union()
+    found = filter_spectra(W, list(grid), dilation=circular.dilation, groups=circular.groups)
     # Ŵ(ω) is a sum over the taps: their rounding comes on top of that of an SVD.
     error = (max(W.shape[:2]) + W[0, 0].numel()) * torch.finfo(W.dtype).eps
     note = f"the operator on periodic inputs of size {'×'.join(map(str, grid))}"
-    return WeightSpectrum(values, "by frequency", error, _norm(values), shape, note)
+    return WeightSpectrum(found.union(), "by frequency", error, found.norm, shape, note, found)
 
 
 def _block_diagonal(blocks: Tensor, exact_up_to: int, k: int, seed: int) -> LargeSpectrum:

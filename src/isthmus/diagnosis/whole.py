@@ -15,6 +15,7 @@ from isthmus.diagnosis.inputs import Batches
 from isthmus.measures import (
     Mechanics,
     balance,
+    forces,
     largest_stable_step,
     mechanics,
     ntk_top_eigenvalue,
@@ -28,6 +29,8 @@ from isthmus.objective import cost
 
 #: Samples of the NTK's largest eigenvalue, which takes tens of passes over them.
 NTK_SAMPLES = 200
+#: Widest layer whose forces are computed: they take a decomposition of every layer.
+FORCE_WIDTH = 1000
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
@@ -60,7 +63,18 @@ def fully_connected_numbers(net: FullyConnected, X: Tensor, ridge: float | None)
         "ntk_top": _finite(top.value / len(rows)),
         "ntk_top_state": top.state,
         "largest_stable_step": _finite(largest_stable_step(sharpness)),
+        "forces": _forces(net, X),
     }
+
+
+def _forces(net: FullyConnected, X: Tensor) -> list[dict[str, Any]]:
+    """Attraction and repulsion at the hidden layers; none where they would take longer than all the rest."""
+    if max(net.dims) > FORCE_WIDTH or len(net.dims) < 3:
+        return []
+    try:
+        return forces(net, X).to_dict()["layers"]
+    except IsthmusError:  # pre-activations that are not finite
+        return []
 
 
 def fit_numbers(module: nn.Module, batches: Batches, Y: Any, loss: str, ridge: float | None) -> dict[str, Any]:

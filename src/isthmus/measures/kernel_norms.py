@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isthmus._checks import check_number, fail
 from isthmus._errors import DataError
-from isthmus.linalg import rank_tolerance
+from isthmus.linalg import rank_tolerance, thin_svd
 
 
 class KernelNorm:
@@ -34,7 +34,7 @@ class KernelNorm:
             got = f"{int((~torch.isfinite(S)).sum())} NaN or infinite of {S.numel()} values"
             fail("KernelNorm", "`S` must be finite", got, "Check the network and its inputs.", error=DataError)
         self.S = S.double()
-        self.U, self.s, self.Vh = torch.linalg.svd(self.S, full_matrices=False)
+        self.U, self.s, self.Vh = thin_svd(self.S)
         self.eps = torch.finfo(torch.float64).eps if eps is None else eps
 
     @property

@@ -13,6 +13,7 @@ from isthmus._checks import as_matrix, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
 from isthmus.files import register
+from isthmus.networks.layers import linear_module
 from isthmus.trace import Trace, activate
 
 #: A limit against typing errors and hostile files, far above any fully connected network.
@@ -242,14 +243,7 @@ class FullyConnected(nn.Module):
         """
         layers: list[nn.Module] = []
         for index, W in enumerate(self.weights):
-            linear = nn.Linear(
-                W.shape[1], W.shape[0], bias=self.bias != 0.0, dtype=W.dtype, device=W.device
-            ).requires_grad_(W.requires_grad)
-            with torch.no_grad():
-                linear.weight.copy_(W)
-                if self.bias != 0.0:
-                    linear.bias.copy_(self.bias * self.biases[index])
-            layers.append(linear)
+            layers.append(linear_module(W, self.biases[index] if self.bias != 0.0 else None, self.bias))
             if index + 1 < len(self.weights):
                 layers.append(_activation_module(self.slope))
         return nn.Sequential(*layers).train(self.training)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from isthmus.problems.base import Problem
 from isthmus.problems.catalogue import CATALOGUE
+from isthmus.problems.classes import Classes, inverted_s_classes, sectors
 from isthmus.problems.dynamics import ball_trajectories, gradient_descent_losses
 from isthmus.problems.elementary import linear, norms, product, pure_noise
+from isthmus.problems.frequencies import planted_frequencies
 from isthmus.problems.nuisances import with_nuisances
 from isthmus.problems.rank_gap import angle, min_cross
 from isthmus.problems.summary import (
@@ -20,22 +22,30 @@ from isthmus.problems.summary import (
     summary_step,
     summary_velocity,
 )
+from isthmus.problems.surfaces import Surface, noisy_curve, noisy_surface
 from isthmus.problems.teachers import partially_seen_surface, teacher, teacher_chain
 
 __all__ = [
     "CATALOGUE",
+    "Classes",
     "Problem",
+    "Surface",
     "angle",
     "ball_trajectories",
     "descend",
     "factorisation_cost",
     "gradient_descent_losses",
+    "inverted_s_classes",
     "linear",
     "min_cross",
+    "noisy_curve",
+    "noisy_surface",
     "norms",
     "partially_seen_surface",
+    "planted_frequencies",
     "product",
     "pure_noise",
+    "sectors",
     "summary_cost",
     "summary_statistics",
     "summary_step",

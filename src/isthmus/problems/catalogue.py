@@ -9,6 +9,7 @@ from typing import Protocol
 from isthmus.problems.base import Problem
 from isthmus.problems.dynamics import ball_trajectories, gradient_descent_losses
 from isthmus.problems.elementary import linear, norms, product, pure_noise
+from isthmus.problems.frequencies import planted_frequencies
 from isthmus.problems.nuisances import with_nuisances
 from isthmus.problems.rank_gap import angle, min_cross
 from isthmus.problems.teachers import partially_seen_surface, teacher, teacher_chain
@@ -55,6 +56,7 @@ CATALOGUE: dict[str, Maker] = {
     "ball-ranges": partial(ball_trajectories, encoding="ranges"),
     "ball-vertical": partial(ball_trajectories, throw="vertical", encoding="ranges"),
     "descent": partial(gradient_descent_losses),
+    "frequencies": partial(planted_frequencies),
     "product": partial(product, rank=3),
     "product-decoder": partial(product, rank=2, where="decoder"),
     "hostile": _hostile_teacher,

@@ -13,7 +13,7 @@ from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import plain
 from isthmus.diagnosis import Diagnosis, LayerDiagnosis, Spectrum
-from isthmus.report import depth, diagnosis_figures, mechanics_page
+from isthmus.report import depth, diagnosis_figures, frequencies, mechanics_page
 from isthmus.report.diagnosis_figures import bypassed, counted, weight_sizes
 from isthmus.report.layers import Layers
 from isthmus.report.origin import origin_section
@@ -92,6 +92,12 @@ def page_of_document(document: Any) -> Page:
         return fail("report", must, f"{type(problem).__name__}: {problem}", do, error=FileFormatError)
 
 
+_FORCES_TOLD = (
+    "Of each hidden representation: towards the origin by the layer before, away from it by the layer after.",
+    "At a minimum they cancel (cosine −1) where no hypothesis fails; the state names one that does.",
+)
+
+
 def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
     check_choice("report", "verdict", found.verdict, _MEANING)
     if found.rank is not None:
@@ -110,6 +116,7 @@ def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
         ),
         Section("agreement", "Agreement", _agreement(found), "Do other ways of counting say the same?"),
         *(_through(key, found, content["layers"], inside) for key in _SPECTRA),
+        frequencies.section(found.layers, layers, found.whole),
         *_mechanics(found),
         Section("network", "The network as a whole", _whole(found, layers, quantities)),
         Section("notes", "How it was done", _notes(found, quantities)),
@@ -246,7 +253,17 @@ def _whole(found: Diagnosis, layers: Layers, quantities: Mapping[str, Any]) -> l
     table = Table("whole", "Numbers of the whole network", heads, [row[:width] for row in rows])
     deep = "depth" in found.whole
     figure = diagnosis_figures.sizes(found.layers, layers, found.rank if deep else None)
-    return [*([figure] if figure else []), *([table] if rows else [])]
+    return [*([figure] if figure else []), *([table] if rows else []), *_forces(found.whole.get("forces"))]
+
+
+def _forces(layers: Any) -> list[Block]:
+    """Attraction and repulsion, layer by layer."""
+    if not isinstance(layers, list) or not layers:
+        return []
+    keys = ("layer", "state", "attraction", "repulsion", "residual", "cosine", "at_kink")
+    rows = [[one.get(key) for key in keys] for one in layers if isinstance(one, Mapping)]
+    heads = ["hidden layer", "state", "‖attraction‖", "‖repulsion‖", "residual", "cosine", "entries at a kink"]
+    return [Table("forces", "Attraction and repulsion", heads, rows, _FORCES_TOLD, folded=len(rows) > 12)]
 
 
 def _notes(found: Diagnosis, quantities: Mapping[str, Any]) -> list[Block]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from isthmus.networks import LeakyResNet
+from isthmus.networks import ConvolutionalNet, LeakyResNet
 from isthmus.objective import constant_cost
 from isthmus.training.narrow import can_narrow
 from isthmus.training.phases import Phase
@@ -37,7 +37,7 @@ def default_plan(
 
     The structure ridge is the larger of ``ridge`` and STRUCTURE_SHARE·(cost of a constant)/L: a dimension carried
     through L layers costs about ridge·L, so there each must explain about 2 % of what there is to explain. In a leaky
-    ResNet it costs ridge·L̃², and L̃² takes the place of L. At a small
+    ResNet it costs ridge·L̃², and L̃² takes the place of L; through filters on n² positions ridge·L/n². At a small
     ridge the way through it is shorter: the excess norm of the initial weights decays at the rate of the ridge.
     Dimensions that explain less, and would have been kept by a direct descent at a tiny ridge, can be lost.
     """
@@ -67,7 +67,9 @@ def default_plan(
 
 
 def carrying_norm(net: nn.Module) -> float:
-    """‖θ‖² that one dimension carried through the whole network takes: L, or L̃² in a leaky ResNet."""
+    """‖θ‖² that one dimension carried through the whole network takes: L, L̃² in a leaky ResNet, L/n² by filters."""
     if isinstance(net, LeakyResNet):
         return max(1.0, net.effective_depth**2)
+    if isinstance(net, ConvolutionalNet):
+        return net.depth / net.positions
     return max(1.0, sum(p.ndim >= 2 for p in net.parameters()))
