@@ -9,6 +9,7 @@ TITLES = {
     "rank2023": "Implicit bias of large depth networks: a notion of rank",
     "bottleneck2023": "Bottleneck structure in learned features",
     "hamiltonian2024": "Hamiltonian mechanics of feature learning",
+    "features2022": "Feature learning: attraction, repulsion and sparsity",
 }
 START = """# {title}
 

@@ -227,7 +227,7 @@ def claim(
 
 def in_order() -> None:
     """Sort the claims as the papers have them, whatever the order in which modules were imported."""
-    papers = ("rank2023", "bottleneck2023", "hamiltonian2024")
+    papers = ("rank2023", "bottleneck2023", "hamiltonian2024", "features2022")
 
     def place(one: Claim) -> tuple[int, int]:
         return papers.index(one.paper) if one.paper in papers else len(papers), int(one.id.rsplit("-", 1)[1])

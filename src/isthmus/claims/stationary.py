@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from isthmus.claims.base import Hypothesis, Subject
 from isthmus.claims.samples import gaussian_inputs
@@ -14,19 +15,24 @@ from isthmus.objective import cost
 STATIONARY = 0.5
 
 
-def gradient_residual(subject: Subject) -> float:
-    """‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖, in float64."""
-    assert subject.Y is not None and subject.ridge is not None
+def cost_gradients(subject: Subject) -> tuple[FullyConnected, list[Tensor]]:
+    """A copy of the network in float64, and the gradients of the cost by its parameters."""
+    assert subject.Y is not None
     net = FullyConnected.from_weights(
         [W.detach().double() for W in subject.net.Ws],
         [b.detach().double() for b in subject.net.bs] or None,
         slope=subject.net.slope,
         bias=subject.net.bias,
     )
-    parameters = list(net.parameters())
     value = cost(net(subject.X), subject.Y, subject.loss)
-    gradients = torch.autograd.grad(value, parameters)
-    pull = [2 * subject.ridge * p.detach() for p in parameters]
+    return net, list(torch.autograd.grad(value, list(net.parameters())))
+
+
+def gradient_residual(subject: Subject) -> float:
+    """‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖, in float64."""
+    assert subject.ridge is not None
+    net, gradients = cost_gradients(subject)
+    pull = [2 * subject.ridge * p.detach() for p in net.parameters()]
     whole = torch.cat([(g + q).flatten() for g, q in zip(gradients, pull)])
     return float(whole.norm() / torch.cat([q.flatten() for q in pull]).norm().clamp_min(1e-300))
 

@@ -1,0 +1,219 @@
+"""Widths: the least loss falls with them to a plateau, which begins at Rank_σ of an optimal pair."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims.feature_cones import reduced
+from isthmus.constructions import bipartite_optimum, minimal_network, one_hot_data, one_hot_optimum
+from isthmus.measures import covariances, parameter_norms, representation_cost_terms, representations, sigma_rank_bounds
+from isthmus.networks import FullyConnected
+from isthmus.objective import cost
+from isthmus.reformulations import certify_layer
+
+LARGEST = 20
+GLOBAL, HOMOGENEOUS = "global minima", "homogeneous σ"
+ADMISSIBLE, ENOUGH = "(K, Z_L) admissible", "n_ℓ ≥ Rank_σ"
+
+
+def plateau_family() -> Subject:
+    """Global minima on one-hot data of 2 classes, 3 samples, from 1 neuron to beyond N(N+1) = 12."""
+    sizes, ridge = (2, 1), 0.05
+    X, Y = one_hot_data(sizes)
+    members = [Subject(one_hot_optimum(sizes, width=width, ridge=ridge), X, Y, ridge) for width in (1, 2, 3, 12, 15)]
+    return members[-1].replace(known={"family": members})
+
+
+def doubled_bipartite() -> Subject:
+    """The optimum of B_6 with each of its 9 neurons split in two."""
+    net = bipartite_optimum(6)
+    W_1, W_2 = (W / 2**0.5 for W in net.Ws)
+    split = FullyConnected.from_weights([torch.cat([W_1, W_1]), torch.cat([W_2, W_2], 1)]).requires_grad_(False)
+    return Subject(split, torch.eye(6, dtype=torch.float64))
+
+
+def loss_of(subject: Subject, net: FullyConnected | None = None) -> float:
+    """C + λ‖θ‖² of the subject's network, or of another on its data."""
+    made = subject.net if net is None else net
+    outputs = made.trace(subject.X).outputs
+    Y = torch.as_tensor(subject.Y)
+    ridge = subject.ridge or 0.0
+    return float(cost(outputs, Y, subject.loss)) + ridge * parameter_norms(made).total
+
+
+def least_loss(subject: Subject) -> float | None:
+    """A lower bound of the loss over all weights of these widths; None where none is known.
+
+    For L = 2, β = 0, mse, |slope| ≤ 1: ‖θ‖² ≥ 2‖W_1‖‖W_2‖ ≥ 2‖Z_2‖_*/‖X‖_op as ‖σ(W_1X)‖ ≤ ‖W_1‖‖X‖_op, and Z_2 has
+    at most n_1 singular values: each of the largest is made smaller by λN/‖X‖_op, the others are lost.
+    """
+    net = subject.net
+    if net.depth != 2 or net.bias != 0.0 or subject.loss != "mse" or subject.Y is None or subject.ridge is None:
+        return None
+    s = torch.linalg.svdvals(subject.Y.double())
+    N = len(subject.X)
+    price = subject.ridge / float(torch.linalg.matrix_norm(subject.X.double(), 2))
+    kept = (s - price * N).clamp_min(0.0)
+    kept[net.dims[1] :] = 0.0
+    return float((s - kept).square().sum()) / N + 2.0 * price * float(kept.sum())
+
+
+@claim(
+    "C-feat-4",
+    "The least loss does not rise with any width, and is constant once every hidden layer has N(N+1) neurons",
+    paper="features2022",
+    where="Props 6 and 7",
+    hypotheses=(GLOBAL, HOMOGENEOUS),
+    sample=plateau_family,
+)
+def plateau(subject: Subject) -> Verdict:
+    """Losses of global minima by width, and the two moves of the proof on each: dead neurons, Carathéodory's reduction.
+
+    ``known["family"]`` holds networks of growing widths on one task. That they are global minima is known where a loss
+    equals a lower bound for its widths, and refuted where a narrower member does better.
+    """
+    unknown = [Hypothesis.of(GLOBAL, None), Hypothesis.of(HOMOGENEOUS, True, f"slope {subject.net.slope:g}")]
+    family: list[Subject] = list(subject.known.get("family", ()))
+    if len(family) < 2 or any(one.Y is None or one.ridge is None for one in family) or len(family[0].X) > LARGEST:
+        return not_applicable("C-feat-4", "≥", unknown, f"needs a family with targets and ridge, N ≤ {LARGEST}")
+    N = len(family[0].X)
+    nested = all(
+        a.net.depth == b.net.depth and all(m <= n for m, n in zip(a.net.dims, b.net.dims))
+        for a, b in zip(family, family[1:])
+    )
+    if not nested:
+        return not_applicable("C-feat-4", "≥", unknown, "needs members of one depth, each at least as wide as the last")
+    losses = [loss_of(one) for one in family]
+    hypotheses = [_global_minima(family, losses), unknown[1]]
+    if hypotheses[0].status != "met":
+        return not_applicable("C-feat-4", "≥", hypotheses)
+    names = ["/".join(map(str, one.net.dims[1:-1])) for one in family]
+    falls = compare(
+        "C-feat-4",
+        losses[:-1],
+        "≥",
+        losses[1:],
+        tolerance=1e-9,
+        hypotheses=hypotheses,
+        where=lambda i: f"widths {names[i]} and {names[i + 1]}",
+        details={"loss": losses, "width": [float(max(one.net.dims[1:-1])) for one in family]},
+    )
+    wider = [loss_of(one, widened(one.net)) for one in family]
+    fewer = [loss_of(one, narrowed(one)) for one in family]
+    moves = [
+        compare("C-feat-4", wider, "=", losses, tolerance=1e-12, hypotheses=hypotheses, where="with dead neurons"),
+        compare("C-feat-4", fewer, "≤", losses, tolerance=1e-9, hypotheses=hypotheses, where="reduced to ≤ N(N+1)"),
+    ]
+    flat = [loss for one, loss in zip(family, losses) if min(one.net.dims[1:-1]) >= N * (N + 1)]
+    if len(flat) > 1:
+        moves.append(
+            compare("C-feat-4", flat[1:], "=", flat[0], tolerance=1e-9, hypotheses=hypotheses, where="the plateau")
+        )
+    return worst(falls, *moves)
+
+
+def _global_minima(family: list[Subject], losses: list[float]) -> Hypothesis:
+    for index, (one, loss) in enumerate(zip(family, losses)):
+        width = "/".join(map(str, one.net.dims[1:-1]))
+        if index and min(losses[:index]) < loss * (1 - 1e-9):
+            best = min(losses[:index])
+            return Hypothesis.of(GLOBAL, False, f"width {width} has {loss:.6g}, a narrower member {best:.6g}")
+        floor = least_loss(one)
+        if floor is None or loss > floor * (1 + 1e-9):
+            least = "no bound is known" if floor is None else f"the bound is {floor:.6g}"
+            return Hypothesis.of(GLOBAL, None, f"width {width} has {loss:.6g}, {least}")
+    return Hypothesis.of(GLOBAL, True, "each equals a lower bound for its widths")
+
+
+def widened(net: FullyConnected) -> FullyConnected:
+    """Two dead neurons more in every hidden layer."""
+    Ws = [W.detach() for W in net.Ws]
+    bs = [b.detach() for b in net.bs]
+    for index in range(len(Ws) - 1):
+        Ws[index] = torch.cat([Ws[index], Ws[index].new_zeros(2, Ws[index].shape[1])])
+        Ws[index + 1] = torch.cat([Ws[index + 1], Ws[index + 1].new_zeros(len(Ws[index + 1]), 2)], 1)
+        if bs:
+            bs[index] = torch.cat([bs[index], bs[index].new_zeros(2)])
+    return FullyConnected.from_weights(Ws, bs or None, slope=net.slope, bias=net.bias)
+
+
+def narrowed(subject: Subject) -> FullyConnected:
+    """At most N(N+1) neurons in every hidden layer, with the same pairs and outputs on the data."""
+    net = subject.net
+    Zs = representations(net, subject.X)
+    rows = [reduced(Z, net.slope) for Z in Zs[:-1]]
+    return realised([*rows, Zs[-1]], subject.X, net)
+
+
+def realised(Zs: list[Tensor], X: Tensor, like: FullyConnected) -> FullyConnected:
+    """The least weights with these representations; a layer without neurons keeps one dead one."""
+    full = [Z if len(Z) else Z.new_zeros(1, Z.shape[1]) for Z in Zs]
+    return minimal_network(full, X, slope=like.slope, bias=like.bias)
+
+
+@claim(
+    "C-feat-12",
+    "Widths realise admissible (K, Z_L) iff n_ℓ ≥ Rank_σ(K_ℓ, K^σ_ℓ) at every hidden layer; optimal pairs lie on the "
+    "border of the cone",
+    paper="features2022",
+    where="Prop. 8 and Prop. 20, Cor. 9, Remark 11",
+    hypotheses=(ADMISSIBLE, ENOUGH),
+    sample=doubled_bipartite,
+)
+def widths_and_rank(subject: Subject) -> Verdict:
+    """A network of the fewest neurons found has the same covariances and outputs, and no fewer than the bound are used.
+
+    ``known["widths"]`` are the hidden widths asked for, those of the fewest neurons found unless given; where they are
+    fewer than the bound from below of Rank_σ, nothing can be realised. Where the last hidden layer is proved optimal,
+    the gradient supports the cone at its pair.
+    """
+    net, N = subject.net, len(subject.X)
+    names = [Hypothesis.of(ADMISSIBLE, True, "of a network"), Hypothesis.of(ENOUGH, None)]
+    if net.depth == 1 or N > LARGEST:
+        return not_applicable("C-feat-12", "=", names, f"needs a hidden layer and N ≤ {LARGEST}")
+    Zs = list(representations(net, subject.X))
+    pairs = covariances(Zs, slope=net.slope, bias=net.bias)
+    rows = [reduced(Z, net.slope) for Z in Zs[:-1]]
+    bounds = [sigma_rank_bounds(K, K_sigma, bias=net.bias, slope=net.slope) for K, K_sigma in pairs]
+    asked = [int(n) for n in subject.known.get("widths", [len(Z) for Z in rows])]
+    lows, ups = [one.lower for one in bounds], [len(Z) for Z in rows]
+    enough = all(n >= up for n, up in zip(asked, ups)) or (False if any(map(int.__lt__, asked, lows)) else None)
+    text = f"widths {asked}, {lows} ≤ Rank_σ ≤ {ups}"
+    hypotheses = [names[0], Hypothesis.of(ENOUGH, enough, text)]
+    if not enough:
+        return not_applicable("C-feat-12", "=", hypotheses)
+    padded = [torch.cat([Z, Z.new_zeros(n - len(Z), N)]) for Z, n in zip(rows, asked)]
+    made = realised([*padded, Zs[-1]], subject.X, net)
+    again = representations(made, subject.X)
+    offs = [
+        float((a - b).abs().max()) / max(float(b.abs().max()), 1e-300)
+        for new, old in zip(covariances(again, slope=net.slope, bias=net.bias), pairs)
+        for a, b in zip(new, old)
+    ]
+    offs.append(float((again[-1] - Zs[-1]).abs().max()) / max(float(Zs[-1].abs().max()), 1e-300))
+    same = compare("C-feat-12", offs, "≤", 1e-7, tolerance=0.0, hypotheses=hypotheses, where="pairs and outputs")
+    # Both sides of Prop. 8 meet where the bounds do.
+    details = {"at least": [float(n) for n in lows], "realised with": [float(n) for n in ups]}
+    needed = compare(
+        "C-feat-12",
+        [float(n) for n in lows],
+        "≤",
+        [float(n) for n in ups],
+        tolerance=0.0,
+        hypotheses=hypotheses,
+        where=lambda i: f"layer {i + 1}: Rank_σ at least, and realised with",
+        details=details,
+    )
+    terms = sum(representation_cost_terms(Zs, subject.X, slope=net.slope, bias=net.bias))
+    norm = parameter_norms(made).total
+    least = compare("C-feat-12", norm, "=", terms, tolerance=1e-7, hypotheses=hypotheses, where="‖θ‖² of both")
+    proof = certify_layer(net, subject.X, net.depth - 1, patterns=0)
+    parts = [needed, same, least]
+    if proof.verdict == "certified":
+        where = "⟨∇, (K, K^σ − β²11ᵀ)⟩ at an optimal pair"
+        parts.append(
+            compare("C-feat-12", proof.complementarity, "≤", 1e-4, tolerance=0.0, hypotheses=hypotheses, where=where)
+        )
+    return worst(*parts)

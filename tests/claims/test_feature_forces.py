@@ -1,0 +1,199 @@
+"""C-feat-2, 10: forces at stationary points, and the covariances of linear minimisers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from judged import verdict
+
+from isthmus import FullyConnected
+from isthmus.claims import feature_forces
+from isthmus.claims.base import CLAIMS, Subject
+from isthmus.claims.feature_samples import balanced_forces, linear_minimum, linear_on_few
+from isthmus.claims.samples import random_subject
+from isthmus.claims.stationary import gradient_residual, least_squares_minimum
+from isthmus.constructions import linear_network
+from isthmus.measures import forces
+from isthmus.objective import cost
+from tools import gaussian, generator, orthogonal
+
+MINE = ("C-feat-2", "C-feat-10")
+
+
+@pytest.mark.parametrize("identity", MINE)
+def test_samples(identity):
+    found = verdict(identity, CLAIMS[identity].sample())
+    assert found.status == "holds", found.reason
+    assert CLAIMS[identity].paper == "features2022"
+
+
+@pytest.mark.parametrize("identity", MINE)
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
+def test_no_random_network_fails(identity, slope):
+    for seed in range(3):
+        subject = random_subject([4, 6, 5, 2], slope=slope, samples=4, seed=seed)
+        for one in (subject, subject.replace(Y=gaussian(4, 2), ridge=0.1)):
+            found = verdict(identity, one)
+            assert found.status == "not applicable" and found.reason
+
+
+# --------------------------------------------------------------------------------------------------------- C-feat-2
+
+
+@pytest.mark.parametrize("correlation", [0.05, 0.3, 0.45])
+def test_the_closed_form(correlation):
+    """Both signs of pre-activations, off kinks, the gradient 0 by autograd, every kernel invertible."""
+    subject = balanced_forces(correlation)
+    Z = subject.trace().Z(1)
+    assert float(Z.min()) < 0 < float(Z.max()) and float(Z.abs().min()) > 0.01
+    assert gradient_residual(subject) < 1e-12
+    found = forces(subject.net, subject.X, gamma_share=0.0)
+    assert found.state == ("balanced",) and found.residual[0] < 1e-12
+    assert verdict("C-feat-2", subject).status == "holds"
+
+
+def test_deep_linear_minima():
+    for depth in (2, 3, 5):
+        subject = linear_minimum(depth)
+        assert gradient_residual(subject) < 1e-10
+        assert verdict("C-feat-2", subject).status == "holds"
+
+
+def test_more_samples_than_inputs():
+    """The twin: the forces do not cancel, the general form does."""
+    subject = least_squares_minimum()
+    found = verdict("C-feat-2", subject)
+    assert found.status == "not applicable" and "K^σ_0 deficient" in found.hypotheses[2].found
+    assert "general form holds" in found.reason and max(found.details["general form"]) < 1e-10
+
+
+def test_a_point_that_is_not_stationary():
+    subject = balanced_forces()
+    found = verdict("C-feat-2", subject.replace(Y=subject.Y + 0.1))
+    assert found.status == "not applicable" and "stationary point: not met" in found.reason
+    found = verdict("C-feat-2", subject.replace(ridge=None))
+    assert found.status == "not applicable" and "ridge > 0 given: not met" in found.reason
+
+
+def test_nearly_stationary_points():
+    """What a small gradient may leave is granted, and no more than it leaves is needed."""
+    subject = balanced_forces()
+    for size in (1e-3, 1e-6):
+        moved = [W.detach() + size * gaussian(*W.shape, seed=i) * 0.01 for i, W in enumerate(subject.net.Ws)]
+        near = subject.replace(net=FullyConnected.from_weights(moved, bias=0.0).requires_grad_(False))
+        found = verdict("C-feat-2", near)
+        assert found.status == "holds" and 1e-10 < found.lhs < found.rhs < 0.02
+
+
+@pytest.mark.parametrize("factor", [1.001, -1.0])
+def test_wrong_forces_fail(monkeypatch, factor):
+    true = feature_forces.forces
+
+    def wrong(trace, **options):
+        found = true(trace, **options)
+        rep = tuple(factor * R for R in found.repulsion)
+        residual = tuple(float((A + R).norm() / A.norm()) for A, R in zip(found.attraction, rep))
+        return replace(found, repulsion=rep, residual=residual)
+
+    monkeypatch.setattr(feature_forces, "forces", wrong)
+    found = verdict("C-feat-2", balanced_forces())
+    assert found.status == "fails" and "forces, layer 1" in found.where
+
+
+def test_a_wrong_general_form_fails_even_where_the_forces_are_not_judged(monkeypatch):
+    monkeypatch.setattr(feature_forces, "stationarity_of_representations", lambda *args: (0.3, 0.0))
+    for subject in (balanced_forces(), least_squares_minimum()):
+        found = verdict("C-feat-2", subject)
+        assert found.status == "fails" and "general form, layer 1" in found.where
+
+
+@pytest.mark.slow
+def test_a_trained_network():
+    """Widths (4, 8, 5), biases, no entry at a kink at the end: another route to a minimum than a closed form."""
+    source = torch.Generator().manual_seed(1)
+    net = FullyConnected([4, 8, 5], dtype=torch.float64, generator=source)
+    X, Y = (torch.randn(4, n, dtype=torch.float64, generator=source) for n in (4, 5))
+    parameters = list(net.parameters())
+    optimiser = torch.optim.LBFGS(
+        parameters,
+        max_iter=4000,
+        tolerance_grad=1e-13,
+        tolerance_change=0.0,
+        history_size=50,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure():
+        optimiser.zero_grad()
+        value = cost(net(X), Y) + 0.01 * sum(p.square().sum() for p in parameters)
+        value.backward()
+        return value
+
+    optimiser.step(closure)
+    found = verdict("C-feat-2", Subject(net.requires_grad_(False), X, Y, 0.01))
+    assert found.status == "holds" and max(found.details["forces"]) < 1e-5
+
+
+# -------------------------------------------------------------------------------------------------------- C-feat-10
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (9, 4)])
+@pytest.mark.parametrize("depth", [2, 5])
+def test_square_and_other_inputs(shape, depth):
+    X = gaussian(*shape, seed=depth)
+    A = gaussian(4, shape[0], seed=1) @ torch.linalg.pinv(X).mT
+    subject = Subject(linear_network(A, depth).network.requires_grad_(False), X)
+    found = verdict("C-feat-10", subject)
+    assert found.status == "holds", found.reason
+    if shape == (4, 4):
+        # By the printed formula, with the inverse and a power by eigenvalues, which needs a Z_L of full rank.
+        trace = subject.trace()
+        inverse = torch.linalg.inv(X.mT)
+        values, Q = torch.linalg.eigh(inverse.mT @ trace.outputs @ trace.outputs.mT @ inverse)
+        power = (Q * values.clamp_min(0) ** (1 / depth)) @ Q.mT
+        expected = X @ power @ X.mT
+        K = trace.Z(1).mT @ trace.Z(1)
+        assert float((K - expected).norm()) < 1e-5 * float(K.norm())
+
+
+def test_minimisers_of_a_loss():
+    for subject in (linear_minimum(4), least_squares_minimum()):
+        assert verdict("C-feat-10", subject).status == "holds"
+
+
+def unbalanced():
+    subject = linear_on_few()
+    Ws = [W.detach().clone() for W in subject.net.Ws]
+    Ws[0], Ws[1] = 1.3 * Ws[0], Ws[1] / 1.3
+    return subject.replace(net=FullyConnected.from_weights(Ws, slope=1.0).requires_grad_(False))
+
+
+def test_an_unbalanced_network_of_the_same_function():
+    found = verdict("C-feat-10", unbalanced())
+    assert found.status == "not applicable" and "least norm for its outputs: not met" in found.reason
+
+
+def test_granted_the_norm_it_fails(monkeypatch):
+    monkeypatch.setattr(feature_forces, "EXCESS", 1.0)
+    monkeypatch.setattr(feature_forces.math, "sqrt", lambda value: 0.0)
+    found = verdict("C-feat-10", unbalanced())
+    assert found.status == "fails" and found.where == "layer 1"
+
+
+def test_rotations_between_layers_are_allowed():
+    subject = linear_on_few()
+    Ws = [W.detach() for W in subject.net.Ws]
+    Q = orthogonal(3, 3, seed=4)
+    Ws[0], Ws[1] = Q @ Ws[0], Ws[1] @ Q.mT
+    net = FullyConnected.from_weights(Ws, slope=1.0).requires_grad_(False)
+    assert verdict("C-feat-10", subject.replace(net=net)).status == "holds"
+
+
+def test_weights_off_the_span_of_the_inputs_are_too_many():
+    subject = linear_on_few()
+    Ws = [W.detach().clone() for W in subject.net.Ws]
+    Ws[0] += 0.1 * torch.randn(Ws[0].shape, dtype=torch.float64, generator=generator(1))
+    net = FullyConnected.from_weights(Ws, slope=1.0).requires_grad_(False)
+    assert verdict("C-feat-10", subject.replace(net=net)).status == "not applicable"
