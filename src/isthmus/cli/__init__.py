@@ -9,6 +9,7 @@ Exit codes: 0 answer; 1 undetermined, or a claim or outcome fails; 2 usage; 3 ba
 from __future__ import annotations
 
 from isthmus.cli.base import app
+from isthmus.cli.compress import compress
 from isthmus.cli.convert import convert
 from isthmus.cli.demo import demo
 from isthmus.cli.diagnose import diagnose
@@ -36,6 +37,11 @@ for _verb, _example in (
         diagnose,
         "Examples:  isthmus diagnose net.safetensors --data X.npy --y Y.npy\n\n"
         "isthmus diagnose --module networks.small:build --weights weights.safetensors --data images.npy",
+    ),
+    (
+        compress,
+        "Examples:  isthmus compress net.safetensors --out small.safetensors\n\n"
+        "isthmus compress net.safetensors --data X.npy --tolerance 0.01 --check X2.npy --out small.safetensors",
     ),
     (
         mechanics,

@@ -15,24 +15,36 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+def saved_object(who: str, path: Path) -> Any:
+    """What a file of isthmus.save holds, or the folder of a discovery; of an estimator the Discovery in it."""
+    from isthmus import files
+    from isthmus._atomic import open_checked
+    from isthmus._tensorfile import MAX_FILE_BYTES
+    from isthmus.diagnosis.checkpoints import refuse_pickle
+
+    path = file_of(path)
+    with open_checked(who, path, MAX_FILE_BYTES) as (handle, _):
+        refuse_pickle(who, path, handle.read(4))
+    loaded: Any = files.load(path)
+    return getattr(loaded, "discovery_", loaded)
+
+
+def file_of(path: Path) -> Path:
+    """The file of isthmus.save that a path names: itself, or that in the folder of a discovery."""
+    from isthmus.cli.discovery_folder import MODEL
+
+    return path / MODEL if path.is_dir() else path
+
+
 def saved_network(who: str, path: Path) -> nn.Module:
     """The network in a file of isthmus.save, as layers that can be looked into."""
     from collections import OrderedDict
 
     from torch import nn
 
-    from isthmus import files
-    from isthmus._atomic import open_checked
-    from isthmus._tensorfile import MAX_FILE_BYTES
-    from isthmus.cli.discovery_folder import MODEL
-    from isthmus.diagnosis.checkpoints import refuse_pickle
     from isthmus.discovery import Discovery
 
-    path = path / MODEL if path.is_dir() else path
-    with open_checked(who, path, MAX_FILE_BYTES) as (handle, _):
-        refuse_pickle(who, path, handle.read(4))
-    loaded: Any = files.load(path)
-    found = getattr(loaded, "discovery_", loaded)
+    found = saved_object(who, path)
     if isinstance(found, Discovery):
         maps: Any = (("encoder", found.encoder), ("decoder", found.decoder))
         return nn.Sequential(OrderedDict((name, part.to_torch()) for name, part in maps))

@@ -21,6 +21,8 @@ PAGES = {
     "History": "isthmus.report.history_page",
     "Verdicts": "isthmus.report.verdicts_page",
     "Mechanics": "isthmus.report.mechanics_page",
+    "Compressed": "isthmus.report.compression_page",
+    "Certificate": "isthmus.report.compression_page",
 }
 
 
@@ -41,7 +43,8 @@ def save_report(result: Any, path: str | os.PathLike[str], *, X: Any = None, Y: 
 
     Parameters
     ----------
-    result : Discovery, RankProfile, Run, Diagnosis, History, Verdicts, Mechanics or fitted BottleneckRegressor
+    result : Discovery, RankProfile, Run, Diagnosis, History, Verdicts, Mechanics, Compressed, Certificate
+        Or a fitted BottleneckRegressor.
     path : path
         Of the file, in an existing folder; written atomically.
     X, Y : array (N, d_in), (N, d_out), optional

@@ -1,0 +1,194 @@
+"""`isthmus compress`: from a saved network to a smaller file of it, and a certificate of where the two are equal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.cli.base import AsJson
+from isthmus.cli.given import file_of, inputs_of, saved_object
+from isthmus.cli.screen import console, table, text
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from isthmus.compression import Certificate
+    from isthmus.discovery import Discovery
+
+_WHO = "compress"
+#: Layers in the table on the terminal.
+_ROWS = 40
+
+
+def compress(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="File of isthmus.save: FullyConnected, CompactNetwork or Discovery; or the folder of a discovery.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="SMALL.safetensors", help="File for the smaller network.", show_default=False)
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="X", help="Inputs whose outputs are kept: NPY, CSV, Parquet or NPZ. Without: all inputs."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(metavar="SHARE", help="Outputs on X may move by this share of the largest.")
+    ] = 0.0,
+    check: Annotated[
+        Path | None, typer.Option(metavar="X2", help="Other inputs, on which the deviation is told too.")
+    ] = None,
+    rebalance: Annotated[
+        bool, typer.Option("--rebalance/--no-rebalance", help="Rescale neurons to the least norm.")
+    ] = True,
+    allow_larger_norm: Annotated[
+        bool, typer.Option("--allow-larger-norm", help="Allow what saves parameters though the norm grows.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write a report to look at.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a network smaller, and say where it still computes the same: everywhere, on the data, within a tolerance.
+
+    MODEL is read and never written. The answer may be that nothing can go: SMALL is then the network as it was. Of a
+    discovery, encoder and decoder become one network. The JSON is the certificate, which `isthmus report` takes.
+    """
+    from isthmus import files
+    from isthmus._strict_json import dumps
+    from isthmus.compression import compress
+
+    _check_paths({"MODEL": file_of(model), "--data": data, "--check": check}, {"--out": out, "--report": report})
+    if tolerance > 0.0 and data is None:
+        raise typer.BadParameter("--tolerance needs --data: the inputs on which outputs may move")
+    with contextlib.redirect_stdout(sys.stderr):
+        net, notes = network_of(saved_object(_WHO, model))
+        X = None if data is None else inputs_of(_WHO, data, None)[0]
+        X2 = None if check is None else inputs_of(_WHO, check, None)[0]
+        options = {"tolerance": tolerance, "rebalance": rebalance, "allow_larger_norm": allow_larger_norm}
+        found = compress(net, X, check=X2, **options)
+        found = replace(found, certificate=replace(found.certificate, notes=(*found.certificate.notes, *notes)))
+        files.save(found.network, out)
+        if report is not None:
+            from isthmus.report import save_report
+
+            save_report(found, report)
+    if as_json:
+        print(dumps(_WHO, found.to_dict(), indent=2))
+        return
+    print_certificate(found.certificate)
+    made: Any = found.network
+    what = f"{type(made).__name__} {' → '.join(map(str, made.dims))}"
+    console().print(text(f"wrote {out}: {what}, {out.stat().st_size:,} bytes"))
+    if report is not None:
+        console().print(text(f"look at it: {report}"))
+
+
+def _check_paths(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
+    """Refuse, before anything is computed, to write where something is read, or twice, or where nothing can be."""
+    taken = {name: path for name, path in read.items() if path is not None}
+    for name, path in written.items():
+        if path is None:
+            continue
+        for other, there in taken.items():
+            same = path.exists() and there.exists() and path.samefile(there)
+            if same or path.resolve() == there.resolve():
+                raise typer.BadParameter(f"{name} must be another file than {other}")
+        if path.is_dir() or not path.resolve().parent.is_dir():
+            raise typer.BadParameter(f"{name} must be a file in a folder that exists; folders are not made")
+        taken[name] = path
+
+
+def network_of(saved: Any) -> tuple[nn.Module, list[str]]:
+    """The network to compress in what a file held, and what to know about it."""
+    from isthmus._checks import fail
+    from isthmus.discovery import Discovery
+    from isthmus.networks import CompactNetwork, FullyConnected
+
+    if isinstance(saved, Discovery):
+        return whole_of(saved)
+    if not isinstance(saved, (FullyConnected, CompactNetwork)):
+        must = "MODEL must hold a FullyConnected, a CompactNetwork or a Discovery"
+        do = "Other modules, such as an nn.Sequential, go to isthmus.compress in Python; a LeakyResNet has no layers "
+        fail(_WHO, must, f"a {type(saved).__name__}", f"{do}that could lose neurons one by one.")
+    return saved, []
+
+
+def whole_of(found: Discovery) -> tuple[nn.Module, list[str]]:
+    """h∘g of a discovery as one CompactNetwork with a linear waist, which scales its inputs as the encoder does."""
+    from isthmus._checks import fail
+    from isthmus.discovery.maps import Encoder
+    from isthmus.networks import CompactNetwork, FullyConnected
+
+    g, h = found.encoder, found.decoder
+    if not isinstance(g, Encoder) or not isinstance(h, FullyConnected):
+        fail(_WHO, "the discovery must have a rank above 0", f"rank {found.rank}", "Its outputs are constant.")
+    beta = g.network.bias or h.bias
+    Ws = [*g.network.Ws, *h.Ws]
+    bs = []
+    for net in (g.network, h):
+        # One amount of bias for both: what is added to each neuron stays.
+        bs += [b * (net.bias / beta) for b in net.bs] or [None] * net.depth
+    slopes = [g.network.slope] * (g.network.depth - 1) + [1.0] + [h.slope] * (h.depth - 1)
+    net = CompactNetwork(
+        Ws,
+        bs,
+        slopes=slopes,
+        linear=[len(W) if a == 1.0 else 0 for W, a in zip(Ws, slopes)],
+        bias=beta or 1.0,
+        shift=g.shift,
+        scale=g.scale,
+    )
+    notes = ["encoder and decoder became one network: its outputs are kept, the coordinates between them are not"]
+    if found.fill is not None:
+        notes.append("missing inputs are not filled in by the network as the discovery did: fill them in first")
+    return net, notes
+
+
+def print_certificate(found: Certificate) -> None:
+    """Show a Certificate: the sentence, the layers, what it cost and saved, and the evidence."""
+    from isthmus._html import TONES, number
+
+    out = console()
+    out.print(text(found.sentence, f"bold {'green' if TONES.get(found.domain) == 'good' else 'cyan'}"))
+    if found.layers:
+        out.print()
+        rows = table("layer", "before", "after", "linear", "what was done")
+        for layer in found.layers[:_ROWS]:
+            done = "; ".join(f"{count} {why}" for why, count in layer.removed.items()) or "–"
+            rows.add_row(*map(text, (layer.layer, layer.before, layer.after, layer.linear, done)))
+        out.print(rows)
+        if len(found.layers) > _ROWS:
+            out.print(text(f"{_ROWS} of {len(found.layers)} layers; the report and the JSON have all"), style="dim")
+    out.print()
+    sizes = table("", "before", "after")
+    for name, before, after in (
+        ("parameters", f"{found.parameters_before:,}", f"{found.parameters_after:,}"),
+        ("bytes", f"{found.bytes_before:,}", f"{found.bytes_after:,}"),
+        ("‖θ‖²", number(found.norm_before, 5), number(found.norm_after, 5)),
+        (f"ms for {found.batch} rows", number(found.latency_before), number(found.latency_after)),
+    ):
+        sizes.add_row(text(name), text(before), text(after))
+    out.print(sizes)
+    out.print()
+    kind = "random points" if found.domain == "everywhere" else "samples"
+    if found.points:
+        share = f"{found.deviation:.1e} of the largest output at {found.points:,} {kind}"
+        out.print(text(f"equal: {found.domain}; largest deviation {share}"))
+    else:
+        out.print(text(f"equal: {found.domain}, bit for bit"))
+    if found.elsewhere is not None:
+        out.print(text(f"on the samples of --check: largest deviation {found.elsewhere:.1e} of the largest output"))
+    for part, reason in found.untouched:
+        out.print(text(f"untouched: {part}: {reason}"))
+    for note in found.notes:
+        out.print(text(f"note: {note}"))

@@ -1,0 +1,56 @@
+"""`isthmus compress` of a discovery: encoder and decoder as one network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import isthmus
+from isthmus.cli import discovery_folder, main
+from isthmus.cli.compress import network_of
+from isthmus.discovery.maps import Encoder
+from reported import constant, discovery
+from tools import assert_close, gaussian, generator, random_net
+
+OUT = ["--out", "small.safetensors"]
+
+
+def test_a_discovery_and_its_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = discovery()
+    isthmus.save(found, "found.safetensors")
+    np.save("X.npy", gaussian(40, 4).numpy())
+    assert main(["compress", "found.safetensors", *OUT, "--data", "X.npy", "--tolerance", "0.3"]) == 0
+    out = capsys.readouterr().out
+    assert "note: encoder and decoder became one network" in out and "missing inputs" not in out
+    small, X = isthmus.load("small.safetensors"), np.load("X.npy")
+    with torch.no_grad():
+        off = np.abs(small(torch.from_numpy(X)).numpy() - found.predict(X)).max()
+    assert off <= 0.3 * np.abs(found.predict(X)).max()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    isthmus.save(found, folder / discovery_folder.MODEL)
+    assert main(["compress", "folder", *OUT, "--json"]) == 0
+    assert main(["compress", "folder", "--out", f"folder/{discovery_folder.MODEL}"]) == 2
+    assert "--out must be another file than MODEL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bias", [1.0, 0.5, 0.0])
+def test_the_whole_of_a_discovery_is_its_prediction(bias):
+    """By the maps of the discovery, and by the network made of them."""
+    scale = 0.5 + torch.rand(4, generator=generator(2), dtype=torch.float64)
+    encoder = Encoder(gaussian(1, 4)[0], scale, random_net([4, 7, 2], bias=bias, slope=0.1))
+    found = discovery(encoder=encoder, fill=np.zeros(4))
+    whole, notes = network_of(found)
+    X = gaussian(15, 4)
+    with torch.no_grad():
+        assert_close(whole(X), torch.from_numpy(found.predict(X.numpy())))
+    assert whole.slopes == (0.1, 1.0, 0.0) and whole.linear == (0, 2, 0) and "fill them in first" in notes[1]
+
+
+def test_constants_have_no_layers(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    isthmus.save(constant(), "constant.safetensors")
+    assert main(["compress", "constant.safetensors", *OUT]) == 2
+    assert "rank above 0" in capsys.readouterr().err and not (tmp_path / "small.safetensors").exists()
