@@ -82,7 +82,7 @@ def _print_profile(out: Console, found: Any) -> None:
     allowed = min(finite, default=math.nan) + profile.slack
     line = " (the line in the bars)" if out.is_terminal else ""
     told = f"best + slack is {_number(allowed)}{line}, a constant has {_number(profile.baseline)}"
-    out.print(text(f"shares of the outputs' variance; {told}"), style="dim")
+    out.print(text(f"shares of {profile.whole}; {told}"), style="dim")
     if found.replicas:
         told = ", ".join(f"{one.chosen} at depth {one.depth}" for one in found.replicas)
         out.print(text(f"the same rule on other walks (seed, division of the rows, depth): {told}"), style="dim")

@@ -47,6 +47,15 @@ def discover(
         list[str] | None,
         typer.Option(metavar="COL", help="Output column, or a glob such as 'y*'; may be repeated. NPZ: array Y."),
     ] = None,
+    classes: Annotated[
+        str | None, typer.Option(metavar="COL", help="Instead of --target: the column of classes to tell apart.")
+    ] = None,
+    autoencode: Annotated[
+        bool, typer.Option("--autoencode", help="Instead of --target: how many variables describe the inputs?")
+    ] = False,
+    common_units: Annotated[
+        bool, typer.Option("--common-units", help="All columns have one unit (pixels): do not scale each by itself.")
+    ] = False,
     features: Annotated[
         list[str] | None,
         typer.Option(metavar="GLOB", help="Input columns; may be repeated. By default all without another role."),
@@ -86,10 +95,13 @@ def discover(
 ) -> None:
     """How many variables do the targets depend on, and which? The rank, the coordinates and the maps.
 
+    With --classes the same of a classification, with --autoencode of the inputs themselves.
+
     Killed or interrupted, the same command goes on where it was.
     The folder holds report.html to look at, and discovery.json, model.safetensors, coordinates.csv, profile.csv,
     meaning.csv, samples.csv and figure.png.
     """
+    from isthmus.cli.classes import choose_labelled, indicators
     from isthmus.cli.discovery_folder import check_destination
     from isthmus.report.samples import samples_of
     from isthmus.tables import read_table
@@ -97,9 +109,17 @@ def discover(
     shown = out or Path("runs") / f"discover-{_stem(data)}"
     folder = check_destination(shown)
     frame = read_table(data)
-    target, features = _roles(frame, data, target, features)
+    if sum([bool(target), classes is not None, autoencode]) > 1:
+        raise typer.BadParameter("give one of --target, --classes and --autoencode")
+    if classes is None and not autoencode:
+        target, features = _roles(frame, data, target, features)
     roles = {"targets": target, "features": features, "group": group, "time": time}
-    chosen = _choose(frame, roles, missing, text_columns)
+    labels = None
+    if classes is not None:
+        chosen, labels = choose_labelled(frame, classes, roles, missing.value, text_columns.value)
+    else:
+        chosen = _choose(frame, roles, missing, text_columns)
+    Y: Any = labels if labels is not None else chosen.X if autoencode else chosen.Y
     options = {
         "groups": chosen.groups,
         "time": chosen.time,
@@ -113,13 +133,16 @@ def discover(
         # The gaps are filled already; this keeps the medians for new rows.
         "missing": "median" if missing is Missing.median else "error",
         "feature_names": chosen.feature_names,
-        "target_names": chosen.target_names,
+        "target_names": None if labels is not None else chosen.feature_names if autoencode else chosen.target_names,
+        "loss": "mse" if labels is None else "cross_entropy",
+        "units": "common" if common_units else "own",
     }
+    roles |= {"classes": classes, "autoencode": autoencode}
     origin = {"file": data.name, **roles, "missing": missing.value, "text": text_columns.value, "rows_read": len(frame)}
-    found = run_discovery(context, chosen.X, chosen.Y, options, folder, shown, restart=restart)
+    found = run_discovery(context, chosen.X, Y, options, folder, shown, restart=restart)
     found = dataclasses.replace(found, notes=(*chosen.notes, *found.notes))
     beside = _beside(frame, chosen, group, time)
-    samples = samples_of(found, chosen.X, chosen.Y)
+    samples = samples_of(found, chosen.X, Y if labels is None else indicators(labels))
     finish_discovery(context, found, folder, shown, origin, beside, samples, as_json=as_json)
 
 
@@ -143,7 +166,7 @@ def run_discovery(
     settings["started"] = clock.time()
     record = LiveRecord(
         folder / PROGRESS / LIVE,
-        sentence=f"How many variables do {Y.shape[1]} outputs depend on? {len(X)} samples of {X.shape[1]} inputs.",
+        sentence=f"How many variables {_asked(X, Y)}? {len(X)} samples of {X.shape[1]} inputs.",
         command=sys.argv[1:],
         facts={"ridge": options.get("ridge", "auto")},
     )
@@ -199,6 +222,12 @@ def finish_discovery(
         raise typer.Exit(UNDETERMINED)
 
 
+def _asked(X: Any, Y: Any) -> str:
+    if Y is X:
+        return "describe the inputs"
+    return "do the classes depend on" if Y.ndim == 1 else f"do {Y.shape[1]} outputs depend on"
+
+
 def _stem(data: Path) -> str:
     name = re.sub(r"\.gz$", "", data.name, flags=re.IGNORECASE)
     return Path(name).stem or "data"
@@ -223,7 +252,8 @@ def _roles(
 def _choose(frame: pd.DataFrame, roles: dict[str, Any], missing: Missing, text_columns: TextColumns) -> Columns:
     from isthmus.tables import choose_columns
 
-    return choose_columns(frame, **roles, missing=missing.value, text=text_columns.value)
+    settings = {"missing": missing.value, "text": text_columns.value}
+    return choose_columns(frame, **roles, **settings, need_targets=roles["targets"] is not None)
 
 
 def _beside(frame: pd.DataFrame, chosen: Columns, group: str | None, time: str | None) -> pd.DataFrame:

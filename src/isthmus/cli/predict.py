@@ -36,9 +36,20 @@ def transform(model: _Model, data: _Data, out: _Out = None, as_json: AsJson = Fa
 
 
 def predict(model: _Model, data: _Data, out: _Out = None, as_json: AsJson = False) -> None:
-    """Outputs predicted for new rows, as CSV: one column per target, one line per row."""
+    """Outputs predicted for new rows, as CSV: one column per target, one line per row.
+
+    Of a discovery of classes: the class of each row, then the probability of every class.
+    """
+    import numpy as np
+
     found = _load(model)
     X, notes = _inputs(found, data)
+    if found.loss == "cross_entropy":
+        P = found.probabilities(X)
+        likely = np.array(found.target_names, dtype=object)[P.argmax(axis=1)]
+        names = ["class", *(f"probability:{name}" for name in found.target_names)]
+        _give(names, np.column_stack([likely, P.astype(object)]), notes, out, (model, data), as_json=as_json)
+        return
     _give(list(found.target_names), found.predict(X), notes, out, (model, data), as_json=as_json)
 
 
@@ -54,7 +65,7 @@ def _load(model: Path) -> Discovery:
     found: Any = load(path)
     found = getattr(found, "discovery_", found)
     if not isinstance(found, Discovery):
-        must = f"{shown(path)} must hold a Discovery or a fitted BottleneckRegressor"
+        must = f"{shown(path)} must hold a Discovery or a fitted estimator"
         do = "`isthmus discover` writes one, and isthmus.save."
         fail("load", must, f"a {type(found).__name__}", do, error=DataError)
     return found
@@ -84,7 +95,9 @@ def _give(
 
     for note in notes:
         console(sys.stderr).print(text(f"note: {note}"), style="dim")
-    content = csv_bytes(pd.DataFrame(values, columns=pd.Index(names, dtype=object)))
+    content = csv_bytes(pd.DataFrame(values, columns=pd.Index(names, dtype=object)).infer_objects())
+    if values.dtype == object:
+        values = values.tolist()
     if out is not None:
         if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
             raise typer.BadParameter("--out must be another file than MODEL and DATA")

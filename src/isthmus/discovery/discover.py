@@ -17,13 +17,16 @@ from isthmus._errors import DataError
 from isthmus._progress import ProgressFactory, progress, silent
 from isthmus.discovery.evidence import Evidence, explaining_gradients, gather
 from isthmus.discovery.final import constant, finish_fit
+from isthmus.discovery.labels import notes_on, one_hot
 from isthmus.discovery.maps import apply
 from isthmus.discovery.result import Discovery, checked_names, with_gaps
 from isthmus.discovery.search import Found, search, total_steps
 from isthmus.discovery.stages import Stages, fingerprint
+from isthmus.discovery.strength import choose_strength
 from isthmus.discovery.task import make_task
 from isthmus.discovery.walk import Data, Effort
 from isthmus.discovery.witness import check_witness, testify
+from isthmus.objective import LOSSES
 
 #: λ when `ridge` is "auto".
 STRENGTH = 0.01
@@ -51,6 +54,9 @@ def discover(
     init_scale: float = 1.0,
     max_samples: int = 5000,
     missing: str = "error",
+    loss: str = "mse",
+    units: str = "own",
+    input_noise: float = 0.0,
     network: nn.Module | None = None,
     seed: int = 0,
     feature_names: Any = None,
@@ -69,7 +75,9 @@ def discover(
     X : array (N, d_in)
         NumPy, pandas, torch or nested lists. Units do not matter; neither does the order of the rows.
     Y : array (N, d_out) or (N,)
-        Several outputs. A single one has rank ≤ 1 by theorem: the verdict is then ``"trivial"``.
+        Several outputs. A single one has rank ≤ 1 by theorem: the verdict is then ``"trivial"``. With
+        ``loss="cross_entropy"`` class labels (N,), numbers or texts; outputs are then K logits, of which one is free,
+        so that the rank is at most K − 1. The same array as X asks for an autoencoder.
     groups : array (N,), optional
         Rows of one group (a trajectory, a patient) are never on both sides of a division.
     time : array (N,), optional
@@ -81,8 +89,9 @@ def discover(
     depth, width : int
         Layers of the network, an even number, and neurons in each.
     ridge : "auto" or float
-        λ: a coordinate must explain at least about this share of the outputs' variance. "auto" is 0.01, with a closer
-        look at 0.001 where the profile is not clear.
+        λ: a coordinate must explain at least about this share of the outputs' variance (the labels' entropy). "auto" is
+        0.01, with a closer look at 0.001 where the profile is not clear; of classes the largest of 0.1, 0.03 and 0.01
+        at which a wide network predicts held-out rows about as well as at any.
     cv : None, int, splitter or pairs of rows
         How rows are held out: a quarter by default, one K-th for an integer.
     replicas : int
@@ -96,6 +105,17 @@ def discover(
         Training rows beyond this number are used only for the last fit.
     missing : {"error", "median"}
         What to do with NaN in X; the medians are kept for new rows.
+    loss : {"mse", "cross_entropy"}
+        Squared error, or log loss of class labels. Held-out errors are relative to the variance of the outputs, or to
+        the entropy of the labels, and so is λ. Each class is divided for itself. The probabilities of the answer are
+        calibrated: logits are divided by a temperature fitted on the rows held out.
+    units : {"own", "common"}
+        Columns divided by their own standard deviation, or all by one number: for columns of one unit (pixels, a
+        spectrum), where a column that hardly varies should hardly count.
+    input_noise : float
+        Noise that is added to the inputs in the last fit, to up to four copies of each row, while outputs are left
+        alone: the maps learn to undo it, the rank is not touched. In units of what one coordinate carries: its
+        standard deviation in every direction is this many times (variance/rank)^½. For autoencoders.
     network : nn.Module, optional
         A second network to ask, such as a :class:`~isthmus.LeakyResNet`: a copy is trained on the same rows, and what
         its isthmus (and Hamiltonian) says stands among the evidence. It does not change the rank found.
@@ -121,6 +141,8 @@ def discover(
     who = "discover"
     began = clock.monotonic()
     check_choice(who, "missing", missing, ("error", "median"))
+    check_choice(who, "loss", loss, LOSSES)
+    check_choice(who, "units", units, ("own", "common"))
     check_integer(who, "replicas", replicas, low=0)
     check_integer(who, "seed", seed, low=0)
     check_integer(who, "max_samples", max_samples, low=2)
@@ -129,7 +151,12 @@ def discover(
     frame_names = column_names(X), column_names(Y)
     if missing == "median":
         X, fill = _filled(who, X)
-    inputs, targets = as_matrix(who, "X", X).numpy(), as_matrix(who, "Y", Y).numpy()
+    inputs = as_matrix(who, "X", X).numpy()
+    if loss == "cross_entropy":
+        targets, classes = one_hot(who, Y)
+        frame_names = frame_names[0], classes.tolist()
+    else:
+        targets = as_matrix(who, "Y", Y).numpy()
     if len(inputs) != len(targets):
         got = f"{len(inputs)} and {len(targets)}"
         fail(who, "`X` and `Y` must have as many rows", got, "Align them.", error=DataError)
@@ -138,7 +165,11 @@ def discover(
         checked_names(who, frame_names[1] if target_names is None else target_names, targets.shape[1], "y"),
     )
     rows = {"groups": groups, "time": time, "cv": cv}
-    task = make_task(who, inputs, targets, **rows, seed=seed, max_samples=max_samples, names=names)
+    kind = {"loss": loss, "units": units, "input_noise": check_number(who, "input_noise", input_noise, low=0.0)}
+    about = {"loss": loss, "units": units, "names": names}
+    task = make_task(who, inputs, targets, **rows, seed=seed, max_samples=max_samples, **about)
+    if loss == "cross_entropy":
+        task = dataclasses.replace(task, notes=(*task.notes, *notes_on(targets, names[1])))
     fixed = None if rank == "auto" else check_integer(who, "rank", rank, low=1, high=max(task.bound, 1))
     highest = min(task.bound, MAX_RANK if max_rank is None else check_integer(who, "max_rank", max_rank, low=1))
     highest = max(highest, fixed or 0)
@@ -152,6 +183,8 @@ def discover(
         "max_samples": int(max_samples),
         "seed": int(seed),
         "missing": missing,
+        **kind,
+        "autoencoder": task.autoencoder,
         "held_out": task.splits.describe(),
         **dataclasses.asdict(effort),
     }
@@ -163,7 +196,11 @@ def discover(
     identity = "" if checkpoint is None else fingerprint(settings, {"X": task.X, "Y": task.Y, **held})
     stages = Stages(None if checkpoint is None else Path(checkpoint), identity)
     show = show_progress if callable(show_progress) else (progress if show_progress else silent)
+    aside: tuple[str, ...] = ()
     with show(total_steps(effort, highest, replicas), "discover") as bar:
+        if loss == "cross_entropy" and ridge == "auto":
+            strength, why = choose_strength(data, effort, seed=seed, stages=stages, bar=bar)
+            effort, aside = dataclasses.replace(effort, strength=strength), (why,)
         found = search(
             task,
             data,
@@ -182,9 +219,10 @@ def discover(
             scaling_out,
             found.chosen,
             found.strength,
-            data.variance,
+            data,
             effort,
             max_samples=max_samples,
+            input_noise=input_noise,
             seed=seed,
             stages=stages,
             bar=bar,
@@ -208,9 +246,14 @@ def discover(
         error=found.chosen.error,
         feature_names=names[0],
         target_names=names[1],
-        notes=(*task.notes, *finished.notes, *told),
+        notes=(*task.notes, *aside, *finished.notes, *told),
         fill=fill,
-        settings={**settings, "seconds": round(clock.monotonic() - began, 2), "stages_reused": stages.reused},
+        settings={
+            **settings,
+            "strength": effort.strength,
+            "seconds": round(clock.monotonic() - began, 2),
+            "stages_reused": stages.reused,
+        },
     )
 
 

@@ -55,9 +55,9 @@ def gather(wide: Hourglass, chosen: Hourglass, data: Data, shares: NDArray[np.fl
     gradients = torch.linalg.eigvalsh(agop(net, X)).flip(0).clamp_min(0).numpy()
     variances = np.linalg.svd((Y - Y.mean(0)).numpy(), compute_uv=False) ** 2
     # A surface is only as thick as its noise: the network's coordinates have none, the outputs do.
-    outputs, waist = two_nn(Y).dimension, local_dimension(chosen, data)
+    waist = local_dimension(chosen, data)
     linear, plain = explaining(gradients), explaining(variances)
-    return [
+    clues = [
         Evidence(
             "coordinates in use",
             float(used.count),
@@ -94,15 +94,16 @@ def gather(wide: Hourglass, chosen: Hourglass, data: Data, shares: NDArray[np.fl
             None,
             "rank + regularity/L: an upper estimate that approaches the rank with depth",
         ),
-        Evidence(
-            "TwoNN on Y",
-            outputs,
-            rounded(outputs),
-            "dimension of the cloud of outputs, unsupervised; noise raises it, closed curves lower it",
-        ),
         Evidence("AGOP", float(linear), linear, f"linear directions of x with {EXPLAINED:.0%} of the gradients"),
-        Evidence("PCA of Y", float(plain), plain, f"linear directions of y with {EXPLAINED:.0%} of the variance"),
     ]
+    if data.loss == "cross_entropy":
+        # Labels are points without neighbours: nothing can be counted on them.
+        return clues
+    outputs = two_nn(Y).dimension
+    meaning = "dimension of the cloud of outputs, unsupervised; noise raises it, closed curves lower it"
+    clues.insert(-1, Evidence("TwoNN on Y", outputs, rounded(outputs), meaning))
+    meaning = f"linear directions of y with {EXPLAINED:.0%} of the variance"
+    return [*clues, Evidence("PCA of Y", float(plain), plain, meaning)]
 
 
 def explaining_gradients(net: Hourglass, X: Tensor) -> int:

@@ -29,7 +29,7 @@ REST_STEPS, REST, PATIENCE = 20, 0.03, 2.5
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A network, its training cost and regularised loss relative to the variance of the outputs, ‖θ‖², and its end.
+    """A network, its training cost and regularised loss relative to a constant's cost, ‖θ‖², and its end.
 
     ``rest`` is the relative decrease of the loss over the last steps; ``state`` is ``"at rest"``, ``"falling"`` or
     ``"diverged"``.
@@ -54,10 +54,11 @@ def fit(
     rise: int = 0,
     before: Sequence[Phase] = (),
     seed: int = 0,
+    loss: str = "mse",
 ) -> Fit:
     """Minimise in place by L-BFGS; during the first ``rise`` steps the ridge grows from a tenth of its value.
 
-    ``before`` are phases to begin with; cost and loss are divided by ``scale``, the variance of the outputs. After
+    ``before`` are phases to begin with; cost and loss are divided by ``scale``, the cost of the best constant. After
     ``steps`` steps at the full ridge it goes on until it is at rest, to PATIENCE times as many at most.
     """
     rising = [Phase("lbfgs", rise, ridge_start=0.1, ridge_share=1.0)] if rise else []
@@ -69,7 +70,7 @@ def fit(
             losses.append(event.loss)
         return len(losses) >= steps and _rest(losses) <= REST
 
-    result = _train(net, X, Y, ridge, phases, seed, rested)
+    result = _train(net, X, Y, ridge, phases, seed, rested, loss)
     rest = _rest(losses)
     state = "at rest" if result.state == "converged" or rest <= REST else "falling"
     state = "diverged" if result.state == "diverged" else state
@@ -91,12 +92,14 @@ def _train(
     phases: list[Phase],
     seed: int,
     stop: Callable[[TrainingEvent], bool] | None = None,
+    loss: str = "mse",
 ) -> TrainingResult:
     with warnings.catch_warnings():
         # A fit that ends on its steps says so in its state.
         warnings.simplefilter("ignore", ConvergenceWarning)
         callbacks = () if stop is None else (stop,)
-        return train(net, X, Y, ridge=ridge, phases=phases, tolerance=1e-3, seed=seed, callbacks=callbacks)
+        settings = {"phases": phases, "tolerance": 1e-3, "seed": seed, "callbacks": callbacks}
+        return train(net, X, Y, ridge=ridge, loss=loss, **settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +178,9 @@ def rewaist(net: Hourglass, into: Tensor, out_of: Tensor, mean: Tensor, *, balan
     return Hourglass(*parts)
 
 
-def unroll(net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rank: int, *, steps: int, seed: int) -> Hourglass | None:
+def unroll(
+    net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rank: int, *, steps: int, seed: int, loss: str = "mse"
+) -> Hourglass | None:
     """A start for ``rank`` coordinates that no projection gives: the surface of outputs, unrolled along itself.
 
     The outputs of ``net`` (which are denoised) are embedded in R^rank by shortest paths through their graph of
@@ -206,16 +211,19 @@ def unroll(net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rank: int, *, ste
     decoder = FullyConnected([rank, *net.dims[m + 1 :]], net.slope, net.bias, dtype=X.dtype, generator=generator)
     phases = [Phase("lbfgs", steps, ridge_start=0.1, ridge_share=0.5)]
     _train(encoder, X, target, ridge * rank / Y.shape[1], phases, seed)
-    _train(decoder, target, Y, ridge, phases, seed)
+    _train(decoder, target, Y, ridge, phases, seed, loss=loss)
     return Hourglass(encoder, decoder)
 
 
-def minibatch_fit(net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rate: float, *, scale: float, seed: int) -> Fit:
+def minibatch_fit(
+    net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rate: float, *, scale: float, seed: int, loss: str = "mse"
+) -> Fit:
     """Go on in place by Adam in mini-batches, two passes over the rows; the start is kept if that is no better."""
     before = Hourglass(net.encoder(), net.decoder())
     steps = max(100, 2 * len(X) // BATCH)
-    start = _train(before, X, Y, ridge, [Phase("adam", 0, rate)], seed)
-    result = _train(net, X, Y, ridge, [Phase("adam", steps, rate, batch_size=BATCH, anneal=True)], seed)
+    start = _train(before, X, Y, ridge, [Phase("adam", 0, rate)], seed, loss=loss)
+    passes = [Phase("adam", steps, rate, batch_size=BATCH, anneal=True)]
+    result = _train(net, X, Y, ridge, passes, seed, loss=loss)
     if not result.loss < start.loss:
         net, result = before, start
     return Fit(net, result.cost / scale, result.loss / scale, result.norm, 0.0, "at rest")

@@ -60,9 +60,17 @@ class ConstantMap(nn.Module):
 
 
 def finish(
-    net: Hourglass, inputs: Scaling, outputs: Scaling, found: Coordinates, signs: NDArray[np.float64]
+    net: Hourglass,
+    inputs: Scaling,
+    outputs: Scaling,
+    found: Coordinates,
+    signs: NDArray[np.float64],
+    factor: float = 1.0,
 ) -> tuple[Encoder, FullyConnected]:
-    """Encoder and decoder of ``net`` in the user's units; its waist becomes ``found``, times ``signs``."""
+    """Encoder and decoder of ``net`` in the user's units; its waist becomes ``found``, times ``signs``.
+
+    ``factor`` multiplies the outputs, before they are put in the user's units.
+    """
     flip = torch.from_numpy(signs)
     whole = rewaist(_double(net), flip[:, None] * found.into, found.out_of * flip, found.mean, balanced=False)
     encoder, decoder = whole.encoder(), whole.decoder()
@@ -76,7 +84,7 @@ def finish(
     if outputs.axes is not None:
         axes = torch.from_numpy(outputs.axes)
         W, b = axes.mT @ W, axes.mT @ b
-    size = torch.from_numpy(np.where(outputs.constant, 0.0, outputs.scale))
+    size = torch.from_numpy(factor * np.where(outputs.constant, 0.0, outputs.scale))
     W, b = size[:, None] * W, size * b + torch.from_numpy(outputs.shift)
     Ws = [*decoder.Ws[:-1], W]
     bs = [*decoder.bs[:-1], b / decoder.bias]

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus import _html
-from isthmus._checks import check_integer, fail
+from isthmus._checks import check_choice, check_integer, fail
 from isthmus.discovery.walk import Effort, Level
+from isthmus.objective import LOSSES
 
 Array = NDArray[np.float64]
 
@@ -26,10 +27,10 @@ class RankProfile:
     ranks : array of int
         k.
     cost, loss : array
-        Training cost and regularised loss, relative to the variance of the outputs.
+        Training cost and regularised loss, relative to the variance of the outputs (to the entropy of the classes).
     error, standard_error : array
         Held-out squared error relative to the variance of the outputs (1 is a constant's), over held-out rows, or
-        groups where there are any.
+        groups where there are any; for classes, log loss relative to their entropy.
     excess, excess_error : array
         Mean of the row-wise difference to the best k, and its standard error: much sharper than the errors alone.
     norm, regularity : array
@@ -64,9 +65,11 @@ class RankProfile:
     tolerance: float
     #: What each coordinate of the widest network moves at the outputs, as shares.
     shares: Array = field(default_factory=lambda: np.zeros(0))
+    #: ``"mse"`` or ``"cross_entropy"``.
+    loss_kind: str = "mse"
 
     @staticmethod
-    def of(levels: Sequence[Level], effort: Effort, baseline: float) -> RankProfile:
+    def of(levels: Sequence[Level], effort: Effort, baseline: float, loss_kind: str = "mse") -> RankProfile:
         """Collect the levels of a walk."""
         rows = sorted(levels, key=lambda level: level.rank)
         best = min(rows, key=lambda level: level.error)
@@ -92,7 +95,18 @@ class RankProfile:
             strength=effort.strength,
             tolerance=effort.tolerance,
             shares=np.asarray(levels[0].shares, dtype=np.float64),
+            loss_kind=loss_kind,
         )
+
+    @property
+    def whole(self) -> str:
+        """What errors are shares of."""
+        return "the classes' entropy" if self.loss_kind == "cross_entropy" else "the outputs' variance"
+
+    @property
+    def unit(self) -> str:
+        """The same in one word."""
+        return "entropy" if self.loss_kind == "cross_entropy" else "variance"
 
     @property
     def slack(self) -> float:
@@ -139,6 +153,7 @@ class RankProfile:
             "strength": self.strength,
             "tolerance": self.tolerance,
             "shares": [_number(share) for share in self.shares],
+            "loss_kind": self.loss_kind,
         }
 
     @staticmethod
@@ -154,6 +169,9 @@ class RankProfile:
             lost = math.inf if name.endswith("_error") else math.nan
             return np.array([lost if row[name] is None else float(row[name]) for row in rows], dtype=np.float64)
 
+        # Files of a time when there were no classes do not say.
+        loss_kind = content.get("loss_kind", "mse")
+        check_choice("load", "loss_kind", loss_kind, LOSSES)
         names = ("cost", "loss", "error", "standard_error", "excess", "excess_error", "norm", "regularity")
         return RankProfile(
             ranks=np.array(ranks, dtype=np.int64),
@@ -166,6 +184,7 @@ class RankProfile:
             strength=float(content["strength"]),
             tolerance=float(content["tolerance"]),
             shares=np.array(content["shares"], dtype=np.float64),
+            loss_kind=loss_kind,
         )
 
     def to_frame(self) -> Any:

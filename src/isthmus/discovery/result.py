@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import nn
 
 from isthmus import _html
@@ -44,12 +45,14 @@ class Discovery:
     sensitivity : Sensitivity or None
         What each coordinate responds to.
     encoder, decoder : nn.Module
-        g and h, in the units of X and Y, float64.
+        g and h, in the units of X and Y, float64. For classes h gives logits, calibrated.
     coordinates : array (N, k)
         g at the samples, in their order. Uncorrelated, unit variance, the one that moves the outputs most first.
     error : float
-        Held-out squared error at this rank, relative to the variance of the outputs.
+        Held-out squared error at this rank, relative to the variance of the outputs; for classes, log loss relative to
+        their entropy.
     feature_names, target_names : tuple of str
+        Inputs, and outputs or classes.
     notes : tuple of str
         What was done to the data.
     fill : array (d_in,) or None
@@ -90,6 +93,18 @@ class Discovery:
         """Outputs h(g(X)), (N, d_out)."""
         return self.decode(self.transform(X))
 
+    @property
+    def loss(self) -> str:
+        """``"mse"``, or ``"cross_entropy"`` for classes."""
+        return str(self.settings.get("loss", "mse"))
+
+    def probabilities(self, X: Any) -> Array:
+        """softmax(h(g(X))), (N, K): how likely each class is, for a discovery of classes."""
+        if self.loss != "cross_entropy":
+            do = "Call predict, or discover with loss='cross_entropy'."
+            fail("probabilities", "the discovery must be one of classes", f"loss {self.loss!r}", do)
+        return softmax(self.predict(X), axis=1)
+
     def _inputs(self, X: Any) -> Array:
         if self.fill is not None:
             X = with_gaps("transform", X)
@@ -100,7 +115,11 @@ class Discovery:
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        outputs = f"the {len(self.target_names)} outputs" if len(self.target_names) > 1 else "the output"
+        if self.settings.get("autoencoder") is True:
+            return self._of_an_autoencoder
+        what = "class" if self.loss == "cross_entropy" else "output"
+        more = f"the {len(self.target_names)} {what}{'es' if what == 'class' else 's'}"
+        outputs = more if len(self.target_names) > 1 else f"the {what}"
         inputs = f"the {len(self.feature_names)} inputs" if len(self.feature_names) > 1 else "the input"
         variables = "1 variable" if self.rank == 1 else f"{self.rank} variables"
         verb, they = ("depend", "they are") if len(self.target_names) > 1 else ("depends", "it is")
@@ -114,6 +133,20 @@ class Discovery:
             )
         how = {"determined": "determined", "trivial": "trivial, by theorem", "given": "as given"}[self.verdict]
         return f"{start} {verb} on {inputs} through {variables} ({how})."
+
+    @property
+    def _of_an_autoencoder(self) -> str:
+        columns = f"the {len(self.feature_names)} columns" if len(self.feature_names) > 1 else "the column"
+        variables = "1 variable describes" if self.rank == 1 else f"{self.rank} variables describe"
+        if self.rank == 0:
+            return f"{columns[0].upper()}{columns[1:]} do not vary: nothing is needed to describe them (rank 0)."
+        if self.verdict == "undetermined":
+            return (
+                f"Undetermined: how many variables describe {columns} cannot be said from these data; "
+                f"the best guess is {self.rank}."
+            )
+        how = {"determined": "determined", "trivial": "trivial, by theorem", "given": "as given"}[self.verdict]
+        return f"{variables} {columns} ({how})."
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the maps and the coordinates, as plain data for JSON."""

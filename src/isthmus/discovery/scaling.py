@@ -17,7 +17,7 @@ NO_DIRECTION = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Centre and divide each column; beyond ``limit`` columns, also rotate onto the leading principal axes.
+    """Centre and divide the columns; beyond ``limit`` columns, also rotate onto the leading principal axes.
 
     A squared error and a ridge do not notice rotations, and the weights of a minimum lie in the span of the data: with
     at least as many axes as samples, nothing is lost by the rotation.
@@ -25,7 +25,7 @@ class Scaling:
     Attributes
     ----------
     shift, scale : array (d,)
-        Mean and standard deviation; 1 for constant columns.
+        Mean and standard deviation (each column's own, or one for all); 1 for constant columns.
     axes : array (r, d) or None
         Orthonormal rows.
     constant : array (d,) of bool
@@ -40,20 +40,29 @@ class Scaling:
     share: float = 1.0
 
     @staticmethod
-    def fit(A: Array, limit: int) -> Scaling:
-        """Learn the scaling from the rows of ``A``."""
+    def fit(A: Array, limit: int, units: str = "own") -> Scaling:
+        """Learn the scaling from the rows of ``A``; with ``units="common"`` all columns are divided by one number."""
         # Divided by their size first: squares of very large or small numbers leave the range of float64.
         size = np.abs(A).max(axis=0)
         size = np.where(size > 0, size, 1.0)
         mean, deviation = (A / size).mean(axis=0), (A / size).std(axis=0)
         constant = deviation <= CONSTANT
-        plain = Scaling(mean * size, np.where(constant, 1.0, deviation * size), None, constant)
+        scale = np.where(constant, 1.0, deviation * size)
+        if units == "common" and not constant.all():
+            largest = scale[~constant].max()
+            scale = np.where(constant, 1.0, largest * np.sqrt(((scale[~constant] / largest) ** 2).mean()))
+        plain = Scaling(mean * size, scale, None, constant)
         if A.shape[1] <= limit:
             return plain
         _, s, axes = np.linalg.svd(plain(A), full_matrices=False)
         count = max(1, min(limit, int((s > NO_DIRECTION * s[0]).sum())))
         share = float((s[:count] ** 2).sum() / max((s**2).sum(), 1e-300))
         return Scaling(plain.shift, plain.scale, axes[:count], constant, share)
+
+    @staticmethod
+    def none(columns: int) -> Scaling:
+        """Columns as they are."""
+        return Scaling(np.zeros(columns), np.ones(columns), None, np.zeros(columns, dtype=bool))
 
     def __call__(self, A: Array) -> Array:
         """Scaled (and rotated) rows."""

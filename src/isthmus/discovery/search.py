@@ -17,6 +17,7 @@ _TRIVIAL = (
     "to find more variables supply several outputs that depend on them: further targets, delayed values of this one, "
     "its whole trajectory, or the inputs themselves (an autoencoder)"
 )
+_TWO_CLASSES = "to find more variables ask for finer classes, or for numbers that depend on them"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ def search(
         down_to=aim if settled else 1,
     )
     baseline = data.baseline
-    profile = RankProfile.of(levels, effort, float(baseline.mean()))
+    profile = RankProfile.of(levels, effort, float(baseline.mean()), data.loss)
     others: list[RankProfile] = []
     wish = 0 if settled else replicas
     while len(others) < wish:
@@ -83,7 +84,16 @@ def search(
     if settled:
         judgement = _settled(task, fixed, aim, profile)
     else:
-        judgement = judge(profile, levels, finer, others, highest=highest, bound=task.bound, baseline=baseline)
+        judgement = judge(
+            profile,
+            levels,
+            finer,
+            others,
+            highest=highest,
+            bound=task.bound,
+            baseline=baseline,
+            autoencoder=task.autoencoder,
+        )
         network = _level(levels, judgement.rank).fit.network
         judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data))
     coarse = _level(levels, judgement.rank)
@@ -115,19 +125,19 @@ def _replica(
         bound=task.bound,
         to_the_end=False,
     )
-    return RankProfile.of(levels, varied, float(data.baseline.mean()))
+    return RankProfile.of(levels, varied, float(data.baseline.mean()), data.loss)
 
 
 def _settled(task: Task, fixed: int | None, aim: int, profile: RankProfile) -> Judgement:
     row = profile.row(aim)
     assert row is not None
     share = profile.error[row] / max(profile.baseline, 1e-300)
-    error = f"held-out error {profile.error[row]:.3g} of the variance, {share:.2f} of a constant's"
+    error = f"held-out error {profile.error[row]:.3g} of the {profile.unit}, {share:.2f} of a constant's"
     if fixed is not None:
         return Judgement(fixed, "given", (f"the rank was given, not looked for; {error}",))
     if len(task.X) == 2 and min(task.X.shape[1], task.Y.shape[1]) > 1:
         return Judgement(1, "undetermined", ("two rows span one dimension, whatever they are: supply more data",))
-    return Judgement(1, "trivial", (task.why, error, _TRIVIAL))
+    return Judgement(1, "trivial", (task.why, error, _TWO_CLASSES if task.loss == "cross_entropy" else _TRIVIAL))
 
 
 def total_steps(effort: Effort, highest: int, replicas: int) -> int:

@@ -45,6 +45,9 @@ class Splits:
     time : array (rows,), optional
         The last rows in time are held out (the last groups, by the time each begins, if there are groups).
     seed : int
+    labels : array (rows,) of int, optional
+        Classes: where rows (or groups) are chosen at random, each class is divided for itself, and one that is
+        alone in its class is not held out.
     """
 
     def __init__(
@@ -58,8 +61,9 @@ class Splits:
         unit: str = "groups",
         time: NDArray[np.float64] | None = None,
         seed: int = 0,
+        labels: Rows | None = None,
     ) -> None:
-        self.rows, self.groups, self.time, self.seed = len(X), groups, time, seed
+        self.rows, self.groups, self.time, self.seed, self.labels = len(X), groups, time, seed, labels
         self.unit = "rows" if groups is None else unit
         self.given: list[tuple[Rows, Rows]] = []
         self.share = 0.25
@@ -71,7 +75,7 @@ class Splits:
             self.how = f"one {folds}th"
         else:
             try:
-                pairs = cv.split(X, Y, groups) if hasattr(cv, "split") else cv
+                pairs = cv.split(X, Y if labels is None else labels, groups) if hasattr(cv, "split") else cv
                 self.given = [_pair(who, pair, self.rows) for pair in pairs]
             except IsthmusError:
                 raise
@@ -92,13 +96,17 @@ class Splits:
         if self.given:
             return self.how
         which = f"the last {self.how} in time" if self.time is not None else f"{self.how} at random"
-        return f"{which} of the {self.unit}"
+        each = " of each class" if self.labels is not None and self.time is None else ""
+        return f"{which} of the {self.unit}{each}"
 
     def __call__(self, index: int) -> tuple[Rows, Rows]:
         """(training rows, held-out rows) of the ``index``-th division."""
         if self.given:
             return self.given[index % len(self.given)]
         unit = np.arange(self.rows) if self.groups is None else self.groups
+        if self.labels is not None and self.time is None:
+            test = np.isin(unit, self._of_each_class(unit, self.labels, np.random.default_rng([self.seed, index])))
+            return np.flatnonzero(~test), np.flatnonzero(test)
         if self.time is not None:
             # There is only one future: another division begins it earlier.
             share = min(0.5, self.share * (1.0 + 0.4 * index))
@@ -117,6 +125,22 @@ class Splits:
         cut = early or (late if late < len(units) else cut)
         test = np.isin(unit, units[cut:])
         return np.flatnonzero(~test), np.flatnonzero(test)
+
+    def _of_each_class(self, unit: Rows, labels: Rows, rng: np.random.Generator) -> Rows:
+        """Units to hold out: the share of every class, never all of it; a unit counts for the rarest class in it."""
+        names, index = np.unique(unit, return_inverse=True)
+        has = np.zeros((len(names), int(labels.max()) + 1), dtype=bool)
+        has[index, labels] = True
+        rarity = np.where(has, has.sum(axis=0), len(names) + 1)
+        stratum = rarity.argmin(axis=1)
+        held: list[Rows] = []
+        for label in np.unique(stratum):
+            own = rng.permutation(np.flatnonzero(stratum == label))
+            count = min(max(1, round(self.share * len(own))), len(own) - 1)
+            held.append(names[own[:count]])
+        chosen = np.concatenate(held)
+        # Every class has one unit only: something must be held out all the same.
+        return chosen if len(chosen) else rng.permutation(names)[:1]
 
 
 def _pair(who: str, pair: Any, rows: int) -> tuple[Rows, Rows]:

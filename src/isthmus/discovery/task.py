@@ -16,6 +16,7 @@ from isthmus._errors import DataError
 from isthmus.discovery.scaling import Scaling, linear_rank
 from isthmus.discovery.splits import Splits, canonical_order
 from isthmus.discovery.walk import Data
+from isthmus.objective import constant_cost
 
 Array = NDArray[np.float64]
 #: Of the input and of the output columns.
@@ -53,14 +54,23 @@ class Task:
     notes: tuple[str, ...]
     seed: int
     max_samples: int
+    loss: str = "mse"
+    units: str = "own"
+
+    @property
+    def autoencoder(self) -> bool:
+        """Whether the outputs are the inputs."""
+        return self.loss == "mse" and np.array_equal(self.X, self.Y)
 
     def data(self, index: int) -> tuple[Data, Scaling, Scaling]:
         """The ``index``-th division, scaled by its training rows, thinned to ``max_samples`` on either side."""
         rng = np.random.default_rng([self.seed, index, 1])
         train, held = (self._thinned(rows, rng) for rows in self.splits(index))
-        inputs, outputs = Scaling.fit(self.X[train], COLUMNS), Scaling.fit(self.Y[train], COLUMNS)
+        inputs = Scaling.fit(self.X[train], COLUMNS, self.units)
+        outputs = outputs_of(self.Y[train], self.loss, self.units)
         Y = outputs(self.Y[train])
-        variance = float((Y**2).sum() / len(Y))
+        classes = self.loss == "cross_entropy"
+        variance = constant_cost(torch.from_numpy(Y), self.loss) if classes else float((Y**2).sum() / len(Y))
 
         def tensor(A: Array) -> torch.Tensor:
             return torch.from_numpy(A).float()
@@ -74,6 +84,7 @@ class Task:
             variance if variance > 0 else 1.0,
             None if self.groups is None else self.groups[held],
             None if self.groups is None else self.groups[train],
+            self.loss,
         )
         return data, inputs, outputs
 
@@ -94,8 +105,14 @@ def make_task(
     seed: int,
     max_samples: int,
     names: Names | None = None,
+    loss: str = "mse",
+    units: str = "own",
 ) -> Task:
-    """Check what belongs to the rows, and put them in canonical order."""
+    """Check what belongs to the rows, and put them in canonical order.
+
+    For ``loss="cross_entropy"`` Y are rows of 0 and 1; every class is then divided for itself.
+    """
+    classes = loss == "cross_entropy"
     codes, moments = _codes(who, groups, len(X)), _moments(who, time, len(X))
     # Rows named by `cv` must stay where they are.
     own_rows = cv is None or isinstance(cv, (int, np.integer))
@@ -110,10 +127,13 @@ def make_task(
         # Else a network that knows a row by heart would be praised for its copy.
         codes, unit = _repeated(X), "distinct inputs"
     when = None if moments is None else moments[order]
-    splits = Splits(who, X, Y, cv=cv, groups=codes, unit=unit, time=when, seed=seed)
-    scaling_in, scaling_out = Scaling.fit(X, COLUMNS), Scaling.fit(Y, COLUMNS)
-    along = _autocorrelation(scaling_out(Y)[np.argsort(order)]) if groups is None and time is None else 0.0
-    bound, why = _bound(scaling_in(X), scaling_out(Y))
+    labels = Y.argmax(axis=1).astype(np.int64) if classes else None
+    splits = Splits(who, X, Y, cv=cv, groups=codes, unit=unit, time=when, seed=seed, labels=labels)
+    scaling_in, scaling_out = Scaling.fit(X, COLUMNS, units), outputs_of(Y, loss, units)
+    along = 0.0
+    if groups is None and time is None and not (classes and _sorted(Y[np.argsort(order)])):
+        along = _autocorrelation(scaling_out(Y)[np.argsort(order)])
+    bound, why = _bound(scaling_in(X), scaling_out(Y), classes)
     names = names or ([f"x{i}" for i in range(X.shape[1])], [f"y{i}" for i in range(Y.shape[1])])
     notes = _notes(scaling_in, scaling_out, X, names)
     if along > CORRELATED:
@@ -121,16 +141,32 @@ def make_task(
             f"neighbouring rows of Y resemble each other (correlation {along:.2f}): if they are a series, held-out "
             "rows are not new; pass `time` or `groups`",
         )
-    return Task(X, Y, codes, splits, bound, why, notes, seed, max_samples)
+    return Task(X, Y, codes, splits, bound, why, notes, seed, max_samples, loss, units)
 
 
-def _bound(X: Array, Y: Array) -> tuple[int, str]:
+def outputs_of(Y: Array, loss: str, units: str = "own") -> Scaling:
+    """How outputs are scaled; labels are not."""
+    return Scaling.none(Y.shape[1]) if loss == "cross_entropy" else Scaling.fit(Y, COLUMNS, units)
+
+
+def _sorted(Y: Array) -> bool:
+    """Whether the rows stand class by class, as in many files: that they resemble each other then says nothing."""
+    labels = Y.argmax(axis=1)
+    return int((labels[1:] != labels[:-1]).sum()) < Y.shape[1]
+
+
+def _bound(X: Array, Y: Array, classes: bool = False) -> tuple[int, str]:
     """What the rank cannot exceed: f = h∘g with g or h linear through the span of the inputs or of the outputs."""
     rank_in, rank_out = linear_rank(X), linear_rank(Y)
     if rank_out == 0:
-        return 0, "Y is constant: its bottleneck rank is 0"
+        return 0, "there is one class: the rank is 0" if classes else "Y is constant: its bottleneck rank is 0"
     if rank_in == 0:
         return 0, "X is constant: nothing can depend on it, the rank is 0"
+    if classes and rank_out <= rank_in:
+        return (
+            rank_out,
+            f"{rank_out + 1} classes have as many logits, of which one is free: the rank is at most {rank_out}",
+        )
     if rank_out <= rank_in:
         what = "there is one output" if Y.shape[1] == 1 else f"the outputs span {_dimensions(rank_out)}"
         return rank_out, f"{what}, and the rank is at most that: f = f∘identity"
@@ -148,6 +184,7 @@ def _autocorrelation(Y: Array) -> float:
     """Correlation of each row with the next, over all columns."""
     if len(Y) < 10:
         return 0.0
+    Y = Y - Y.mean(axis=0)
     return float((Y[1:] * Y[:-1]).sum() / max((Y**2).sum(), 1e-300))
 
 

@@ -66,6 +66,7 @@ def judge(
     highest: int,
     bound: int,
     baseline: Array,
+    autoencoder: bool = False,
 ) -> Judgement:
     """Weigh the evidence.
 
@@ -83,6 +84,9 @@ def judge(
         What the rank cannot exceed by theorem.
     baseline : array
         Held-out errors of the best constant, row by row.
+    autoencoder : bool
+        Whether the outputs are the inputs. Then every further coordinate explains a little, noise for example, up to
+        the last, with which nothing is left: what is below the resolution raises no doubt, and is told.
     """
     k = pooled_rank([profile, *replicas], bound)
     by_rank = {level.rank: level for level in levels}
@@ -94,12 +98,12 @@ def judge(
         return Judgement(most, "undetermined", (few,))
     doubts: list[str] = []
     rule = profile.rule if profile.chosen == k else f"on the average of {1 + len(replicas)} walks {profile.rule}"
-    reasons = [f"{k} is {rule}; with {k} it is {by_rank[k].error:.3g} of the outputs' variance"]
+    reasons = [f"{k} is {rule}; with {k} it is {by_rank[k].error:.3g} of {profile.whole}"]
     doubts += _learned_nothing(profile, by_rank, baseline)
     below = _one_less(profile, by_rank, fine, k)
     (reasons if below[0] else doubts).append(below[1])
     # Where the theorem allows no more, a better fit through more says nothing about the rank.
-    doubts += _weak_dimension(fine, k) if k < bound else []
+    doubts += _weak_dimension(fine, k) if k < bound and not autoencoder else []
     for rank in (k, k - 1):
         row = profile.row(rank)
         if row is not None and profile.states[row] != "at rest":
@@ -114,7 +118,13 @@ def judge(
         )
     if len(baseline) < FEWEST_HELD:
         doubts.append(f"only {len(baseline)} rows or groups could be held out: at least {FEWEST_HELD} are needed")
-    reasons.append(f"what explains less than about {profile.strength:.2g} of the variance is below the resolution")
+    most_of_all = min(level.error for level in (*levels, *finer))
+    if autoencoder and k < bound:
+        left = min(level.error for level in (*levels, *finer) if level.rank == k) - most_of_all
+        reasons.append(f"further coordinates would explain {left:.2g} more: noise, or thin directions of the surface")
+    reasons.append(
+        f"what explains less than about {profile.strength:.2g} of the {profile.unit} is below the resolution"
+    )
     verdict = "undetermined" if doubts else "determined"
     return Judgement(k, verdict, tuple(dict.fromkeys([*doubts, *reasons])))
 
@@ -164,7 +174,7 @@ def _learned_nothing(profile: RankProfile, by_rank: dict[int, Level], baseline: 
         return [f"a constant is not beaten beyond chance (gain {mean:.2g} ± {error:.1g}): more samples are needed"]
     if share > UNEXPLAINED and best.error > OVERFIT * best.fit.cost:
         return [
-            f"there are too few samples: the held-out error is {best.error:.2f} of the variance, "
+            f"there are too few samples: the held-out error is {best.error:.2f} of the {profile.unit}, "
             f"{_times(best.error, best.fit.cost)} the training cost, so more coordinates may show with more data"
         ]
     return []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ UNUSED = 1e-5
 WIDE = 16
 #: Coordinates beyond the highest rank that are removed one by one, where removing all at once did not do.
 MOST_EXTRA = 2
-#: Training cost, relative to the variance, above which a network has learned nothing.
+#: Training cost, relative to a constant's, above which a network has learned nothing.
 COLLAPSED = 0.95
 #: Neurons that a layer has even if there are fewer samples.
 FEWEST_NEURONS = 16
@@ -39,7 +41,7 @@ class Effort:
         Layers of the encoder, and of the decoder.
     width : int
     strength : float
-        λ: the ridge is λ·(variance of the outputs)/depth, so that a coordinate costs at least the share λ of what
+        λ: the ridge is λ·(cost of the best constant)/depth, so that a coordinate costs at least the share λ of what
         there is to explain.
     warm, rise, first, each : int
         Steps of Adam, of L-BFGS with a growing ridge, and at the full ridge; steps after each narrowing.
@@ -73,9 +75,10 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Scaled training and held-out rows; ``variance`` is that of the outputs, summed, over the training rows.
+    """Scaled training and held-out rows; ``variance`` is the cost of the best constant on the training rows.
 
-    ``clusters`` are the groups of the held-out rows, ``origins`` those of the training rows.
+    That is the variance of the outputs, summed; for ``loss="cross_entropy"``, where Y are rows of 0 and 1, the entropy
+    of the labels. ``clusters`` are the groups of the held-out rows, ``origins`` those of the training rows.
     """
 
     X: Tensor
@@ -85,18 +88,34 @@ class Data:
     variance: float
     clusters: NDArray[np.int64] | None
     origins: NDArray[np.int64] | None = None
+    loss: str = "mse"
 
     @torch.no_grad()
     def errors(self, net: Hourglass) -> NDArray[np.float64]:
-        """Squared error of each held-out row relative to the variance; of each cluster where rows belong together."""
-        parts = [net(part) for part in self.X_held.split(4096)]
-        squares = ((torch.cat(parts) - self.Y_held).double() ** 2).sum(1).numpy() / self.variance
-        return self._by_cluster(squares)
+        """Squared error (or log loss) of each held-out row relative to a constant's; of each cluster of rows."""
+        return self._by_cluster(self._losses(self.held_outputs(net)))
+
+    @torch.no_grad()
+    def held_outputs(self, net: Hourglass) -> Tensor:
+        """Outputs at the held-out rows, in float64."""
+        return torch.cat([net(part) for part in self.X_held.split(4096)]).double()
 
     @property
     def baseline(self) -> NDArray[np.float64]:
-        """The same for the best constant, the mean of the training rows (which is 0 after scaling)."""
-        return self._by_cluster((self.Y_held.double() ** 2).sum(1).numpy() / self.variance)
+        """The same for the best constant: the mean of the training rows (0 after scaling), the shares of classes."""
+        outputs = torch.zeros_like(self.Y_held).double()
+        if self.loss == "cross_entropy":
+            # A class that only held-out rows have is rare, not impossible.
+            outputs = outputs + torch.log(self.Y.double().sum(0) + 0.5)
+        return self._by_cluster(self._losses(outputs))
+
+    def _losses(self, outputs: Tensor) -> NDArray[np.float64]:
+        Y = self.Y_held.double()
+        if self.loss == "cross_entropy":
+            losses = -(Y * torch.log_softmax(outputs, -1)).sum(1)
+        else:
+            losses = ((outputs - Y) ** 2).sum(1)
+        return losses.numpy() / self.variance
 
     def _by_cluster(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.clusters is None:
@@ -123,7 +142,7 @@ class Level:
 
     @property
     def error(self) -> float:
-        """Held-out error relative to the variance of the outputs."""
+        """Held-out error relative to a constant's on the training rows."""
         return float(self.errors.mean())
 
 
@@ -153,7 +172,7 @@ def walk(
         return stages.get(f"{name}-{label}", make)
 
     def polished(net: Hourglass, steps: int, offset: int) -> Fit:
-        return fit(net, data.X, data.Y, ridge, steps=steps, seed=seed + offset, scale=data.variance)
+        return _fit(data, net, ridge, steps=steps, seed=seed + offset)
 
     wide = max(WIDE, highest + 1)
     first = stage("wide", lambda: _fresh(data, effort, wide, ridge, seed))
@@ -204,26 +223,39 @@ def refine(
     data: Data, effort: Effort, levels: list[Level], *, seed: int, name: str, stages: Stages, bar: Progress
 ) -> list[Level]:
     """The same levels after further training at a tenth of the ridge, where smaller differences show."""
-    finer = []
-    ridge = 0.1 * effort.strength * data.variance / effort.depth
-    for level in levels:
-
-        def further(level: Level = level) -> Fit:
-            net = copy_of(level.fit.network)
-            return fit(net, data.X, data.Y, ridge, steps=effort.each, seed=seed + level.rank, scale=data.variance)
-
-        found = stages.get(f"{name}-{level.rank}-fine", further)
-        bar.advance(effort.each)
-        finer.append(_level(data, level.rank, found, level.start, level.tries))
-    return finer
+    finer = dataclasses.replace(effort, strength=0.1 * effort.strength)
+    options = {"seed": seed, "stages": stages, "bar": bar}
+    return [polish(data, finer, level, name=f"{name}-{level.rank}-fine", **options) for level in levels]
 
 
 def wide_and_fine(data: Data, effort: Effort, *, seed: int, name: str, stages: Stages, bar: Progress) -> Level:
     """A wide network trained from the start at a tenth of the ridge: what the walk's ridge had removed may be in it."""
-    ridge = 0.1 * effort.strength * data.variance / effort.depth
-    found = stages.get(f"{name}-wide-fine", lambda: _fresh(data, effort, WIDE, ridge, seed + WIDE))
+    finer = dataclasses.replace(effort, strength=0.1 * effort.strength)
+    return wide_level(data, finer, WIDE, seed=seed + WIDE, name=f"{name}-wide-fine", stages=stages, bar=bar)
+
+
+def wide_level(data: Data, effort: Effort, rank: int, *, seed: int, name: str, stages: Stages, bar: Progress) -> Level:
+    """A network through ``rank`` coordinates, more than are needed, trained from random weights."""
+    ridge = effort.strength * data.variance / effort.depth
+    found = stages.get(name, lambda: _fresh(data, effort, rank, ridge, seed))
     bar.advance(effort.warm + effort.rise + effort.first)
-    return _level(data, WIDE, found, "fresh", 1)
+    return _level(data, rank, found, "fresh", 1)
+
+
+def polish(data: Data, effort: Effort, level: Level, *, seed: int, name: str, stages: Stages, bar: Progress) -> Level:
+    """The same level after further training at the ridge of ``effort``."""
+    ridge = effort.strength * data.variance / effort.depth
+
+    def further() -> Fit:
+        return _fit(data, copy_of(level.fit.network), ridge, steps=effort.each, seed=seed + level.rank)
+
+    found = stages.get(name, further)
+    bar.advance(effort.each)
+    return _level(data, level.rank, found, level.start, level.tries)
+
+
+def _fit(data: Data, net: Hourglass, ridge: float, **options: Any) -> Fit:
+    return fit(net, data.X, data.Y, ridge, scale=data.variance, loss=data.loss, **options)
 
 
 def _level(data: Data, rank: int, found: Fit, start: str, tries: int) -> Level:
@@ -256,13 +288,11 @@ def _from_random(data: Data, effort: Effort, rank: int, ridge: float, seed: int,
         generator=torch.Generator().manual_seed(seed),
     )
     warm = [Phase("scale", 1), Phase("adam", effort.warm, effort.learning_rate, ridge_start=0.1, ridge_end=0.1)]
-    return fit(
-        net, data.X, data.Y, ridge, steps=effort.first, rise=effort.rise, before=warm, seed=seed, scale=data.variance
-    )
+    return _fit(data, net, ridge, steps=effort.first, rise=effort.rise, before=warm, seed=seed)
 
 
 def _unrolled(data: Data, effort: Effort, above: Hourglass, rank: int, ridge: float, seed: int, otherwise: Fit) -> Fit:
-    net = unroll(above, data.X, data.Y, ridge, rank, steps=effort.each, seed=seed + rank)
+    net = unroll(above, data.X, data.Y, ridge, rank, steps=effort.each, seed=seed + rank, loss=data.loss)
     if net is None:
         return otherwise
-    return fit(net, data.X, data.Y, ridge, steps=effort.each, seed=seed + rank, scale=data.variance)
+    return _fit(data, net, ridge, steps=effort.each, seed=seed + rank)

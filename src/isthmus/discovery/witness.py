@@ -49,17 +49,17 @@ def testify(network: nn.Module, data: Data, strength: float, seed: int) -> tuple
     """
     kind = type(network).__name__
     net = copy.deepcopy(network).to(data.X.dtype)
-    ridge = strength * constant_cost(data.Y) / carrying_norm(net)
+    alone = constant_cost(data.Y, data.loss)
+    ridge = strength * alone / carrying_norm(net)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the state is told in the note
-        result = train(net, data.X, data.Y, ridge=ridge, seed=seed)
+        result = train(net, data.X, data.Y, ridge=ridge, loss=data.loss, seed=seed)
     note = (
-        f"the given {kind}: training {result.state} ({result.reason}), cost {result.cost / constant_cost(data.Y):.3g}"
+        f"the given {kind}: training {result.state} ({result.reason}), cost {result.cost / alone:.3g} of a constant's"
     )
-    note += " of a constant's"
     rows = slice(None, None, max(1, -(-len(data.X) // ROWS)))
     try:
-        found = diagnose(net, data.X[rows], data.Y[rows], ridge=ridge)
+        found = diagnose(net, data.X[rows], data.Y[rows], ridge=ridge, loss=data.loss)
     except IsthmusError as error:
         return (), f"{note}; not diagnosed: {error}"
     rank = found.rank if found.verdict == "determined" else None

@@ -108,7 +108,8 @@ def _profile(axes: Axes, found: Any, colour: str) -> None:
         marks = {"markersize": 9, "markeredgewidth": 2.2, "clip_on": False, "label": "no finite error"}
         axes.plot(x[lost], np.full(lost.sum(), axes.get_ylim()[1]), "x", color=PALETTE["vermilion"], **marks)
     _ticks(axes, [profile, *found.replicas], place)
-    dress(axes, title="Held-out error through k coordinates", x="number of coordinates k", y="share of the variance")
+    share = f"share of the {profile.unit}"
+    dress(axes, title="Held-out error through k coordinates", x="number of coordinates k", y=share)
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, fontsize=9.5, loc="upper right", bbox_to_anchor=(1.0, 1.02))
 

@@ -97,8 +97,11 @@ def _facts(content: Mapping[str, Any], profile: RankProfile | None, walks: list[
     guess = "a guess" if content["verdict"] == "undetermined" else "between inputs and outputs"
     facts = [Fact("variables" if content["rank"] != 1 else "variable", str(content["rank"]), guess)]
     if error is not None and math.isfinite(error):
-        facts.append(Fact("of the variance missed", f"{100 * error:.2g} %", "on samples held out"))
-    facts.append(Fact("inputs → outputs", f"{len(content['inputs'])} → {len(content['outputs'])}", "columns"))
+        unit = "variance" if profile is None else profile.unit
+        facts.append(Fact(f"of the {unit} missed", f"{100 * error:.2g} %", "on samples held out"))
+    classes = profile is not None and profile.loss_kind == "cross_entropy"
+    counts = f"{len(content['inputs'])} → {len(content['outputs'])}"
+    facts.append(Fact("inputs → classes" if classes else "inputs → outputs", counts, "" if classes else "columns"))
     samples = check_integer("report", "samples", content["samples"], low=0)
     facts.append(Fact("samples", f"{samples:,}", "rows used"))
     if profile is not None and walks:

@@ -18,7 +18,7 @@ COLOURS = {"good": "@green", "note": "@blue", "doubt": "@vermilion", "bad": "@ve
 
 _READING = (
     "Each point is the best network found whose information passes through only k numbers. Its height is the error on "
-    "samples the network never saw: 1 means no better than a constant, 0.01 means that 1 % of the variance is missed.",
+    "samples the network never saw: 1 means no better than a constant, 0.01 means that 1 % of the {unit} is missed.",
     "Look for the elbow: the error falls while a coordinate that matters is still missing, and stays level once all "
     "are there. The rank is the smallest k at or below the dashed line, the best error plus what counts as equal.",
     "Hollow points had not finished training. The one marked “wide” is a network without a narrow place.",
@@ -39,7 +39,7 @@ def page_of(profile: RankProfile) -> Page:
     error = math.nan if row is None else float(profile.error[row])
     facts = [
         Fact("k", str(profile.chosen), "coordinates, by the rule"),
-        Fact("held-out error", number(error), "share of the outputs' variance"),
+        Fact("held-out error", number(error), f"share of {profile.whole}"),
         Fact("a constant has", number(profile.baseline), "the error to beat"),
         Fact("networks", str(len(profile.ranks)), f"of {profile.depth} layers, {profile.width} wide"),
     ]
@@ -58,7 +58,7 @@ def _table(profile: RankProfile, rank: int) -> Table:
     states = [f"{state}; wide" if _is_wide(profile, i) else state for i, state in enumerate(profile.states)]
     rows = [[int(k), *[float(column[i]) for column in columns], states[i]] for i, k in enumerate(profile.ranks)]
     title = "The numbers of the profile"
-    reading = ["Errors are shares of the outputs' variance; ‖θ‖² is the squared norm of all parameters.", _STATES]
+    reading = [f"Errors are shares of {profile.whole}; ‖θ‖² is the squared norm of all parameters.", _STATES]
     return Table("profile-numbers", title, heads, rows, reading, strong=profile.row(rank))
 
 
@@ -108,8 +108,10 @@ def _figure(profile: RankProfile, replicas: Sequence[RankProfile], rank: int, ve
         texts.append("wide")
     across = axis("number of coordinates k", tickvals=values, ticktext=texts, showgrid=False)
     marks = _marks([*y, profile.baseline])
-    up = axis("held-out error (share of the variance)", type="log", tickvals=marks, ticktext=[f"{m:g}" for m in marks])
-    reading = (*_READING[:2], *([_OTHERS] if replicas else []), _READING[2])
+    up = axis(
+        f"held-out error (share of the {profile.unit})", type="log", tickvals=marks, ticktext=[f"{m:g}" for m in marks]
+    )
+    reading = (_READING[0].format(unit=profile.unit), _READING[1], *([_OTHERS] if replicas else []), _READING[2])
     return Figure(
         "profile",
         "Held-out error through k coordinates",

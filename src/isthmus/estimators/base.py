@@ -1,0 +1,121 @@
+"""What the estimators share: parameters, the discovery behind ``fit``, coordinates."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+
+from isthmus._checks import check_choice
+from isthmus.discovery import Discovery, discover
+
+Array = NDArray[np.float64]
+
+
+class Bottleneck(TransformerMixin, BaseEstimator):
+    """A map through as few variables as the task needs; see its heirs."""
+
+    def __init__(
+        self,
+        rank: int | str = "auto",
+        *,
+        depth: int = 8,
+        width: int = 64,
+        ridge: float | str = "auto",
+        max_rank: int | None = None,
+        cv: Any = None,
+        replicas: int = 1,
+        steps: int = 50,
+        learning_rate: float = 1e-3,
+        init_scale: float = 1.0,
+        max_samples: int = 5000,
+        missing: str = "error",
+        random_state: Any = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.rank = rank
+        self.depth = depth
+        self.width = width
+        self.ridge = ridge
+        self.max_rank = max_rank
+        self.cv = cv
+        self.replicas = replicas
+        self.steps = steps
+        self.learning_rate = learning_rate
+        self.init_scale = init_scale
+        self.max_samples = max_samples
+        self.missing = missing
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn may expect of it."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "median"
+        return tags
+
+    @property
+    def _finite(self) -> Any:
+        return "allow-nan" if self.missing == "median" else True
+
+    def _discover(self, X: Array, Y: Any, **more: Any) -> Self:
+        """Discover on checked rows, with the estimator's parameters."""
+        self.discovery_: Discovery = discover(
+            X,
+            Y,
+            rank=self.rank,
+            max_rank=self.max_rank,
+            depth=self.depth,
+            width=self.width,
+            ridge=self.ridge,
+            cv=self.cv,
+            replicas=self.replicas,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            init_scale=self.init_scale,
+            max_samples=self.max_samples,
+            missing=self.missing,
+            seed=_seed(self.random_state),
+            feature_names=getattr(self, "feature_names_in_", None),
+            show_progress=self.verbose,
+            **more,
+        )
+        self._take()
+        return self
+
+    def _check_missing(self) -> None:
+        check_choice(type(self).__name__, "missing", self.missing, ("error", "median"))
+
+    def _take(self) -> None:
+        """Fitted attributes from the discovery."""
+        found = self.discovery_
+        self.rank_, self.verdict_, self.reasons_ = found.rank, found.verdict, list(found.reasons)
+        self.rank_profile_ = found.profile
+        self.encoder_, self.decoder_ = found.encoder, found.decoder
+        self._n_features_out = found.rank
+
+    def transform(self, X: Any) -> Array:
+        """The coordinates g(X), (n, rank_): uncorrelated, of unit variance, the weightiest first."""
+        X = self._checked(X)
+        return self.discovery_.transform(X)
+
+    def _checked(self, X: Any) -> Array:
+        check_is_fitted(self)
+        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=self._finite))
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Names of the coordinates: ``coordinate0``, ``coordinate1``, …"""
+        check_is_fitted(self)
+        own = getattr(self, "feature_names_in_", None)
+        if input_features is not None and own is not None and list(input_features) != list(own):
+            raise ValueError("input_features is not equal to feature_names_in_")
+        return np.array([f"coordinate{j}" for j in range(self.rank_)], dtype=object)
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
