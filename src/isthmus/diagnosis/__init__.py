@@ -8,6 +8,8 @@ from isthmus.diagnosis.monitor import Monitor
 from isthmus.diagnosis.ranks import Isthmus
 from isthmus.diagnosis.result import Diagnosis, LayerDiagnosis, Spectrum, WeightDiagnosis
 from isthmus.diagnosis.snapshot import LayerSnapshot, Snapshot, SpectrumSnapshot
+from isthmus.diagnosis.symmetry import symmetry
+from isthmus.diagnosis.symmetry_result import LayerOrbits, Symmetry
 
 __all__ = [
     "Diagnosis",
@@ -15,12 +17,15 @@ __all__ = [
     "History",
     "Isthmus",
     "LayerDiagnosis",
+    "LayerOrbits",
     "LayerSnapshot",
     "Monitor",
     "Snapshot",
     "Spectrum",
     "SpectrumSnapshot",
+    "Symmetry",
     "WeightDiagnosis",
     "diagnose",
     "diagnose_checkpoints",
+    "symmetry",
 ]
