@@ -4,8 +4,9 @@
 
 Everything is fitted on clean training digits. Kernel PCA's γ and α are chosen from a grid of 49 on noisy validation
 digits and refitted; ours runs once at default arguments (units="common": pixels), and once with noise in its last fit,
-0.3, the best of 0, 0.3 and 0.6 on digits that are not among the test digits. Judged on noisy test digits against the clean ones, mean squared error per pixel
-(pixels are 0 … 16), with the standard error over digits of the difference to ours.
+0.3, the best of 0, 0.3 and 0.6 on digits that are not among the test digits. Judged on noisy test digits against the
+clean ones, mean squared error per pixel (pixels are 0 … 16), with the standard error over digits of the difference to
+ours.
 """
 
 from __future__ import annotations
