@@ -147,4 +147,5 @@ def test_what_is_kept_is_of_the_full_run():
     for cls in (SymmetryLearning, LearnedStatistics):
         kept = json.loads((FIGURES / f"{cls.id}.json").read_text(encoding="utf-8"))
         assert kept["parameters"] == json.loads(json.dumps(cls().parameters))
+        assert [o["status"] for o in kept["outcomes"]] == ["agrees"] * 4 + ["differs"]
         assert (FIGURES / f"{cls.id}.png").stat().st_size <= 400_000
