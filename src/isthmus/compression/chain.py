@@ -83,6 +83,10 @@ class Chain:
             {name: dict(counts) for name, counts in self.removed.items()},
         )
 
+    def become(self, other: Chain) -> None:
+        """Take over the parts of another one, which is not used any more."""
+        self.__dict__.update(other.__dict__)
+
     @property
     def hidden(self) -> range:
         """Indices of the hidden layers."""

@@ -194,7 +194,7 @@ def fold_linear(chain: Chain, i: int, *, free_norm: bool, into: Tensor | None = 
             chain.biased[i + 1] = True
             if free_norm or chain.norm <= first.norm:
                 return True
-        chain.__dict__.update(first.copy().__dict__)
+        chain.become(first.copy())
         return _replace(chain, i, W, offset, V)
     return _replace(chain, i, W if into is None else W @ seen_part(into), b, V)
 
@@ -247,6 +247,6 @@ def join_linear_layers(chain: Chain, *, free_norm: bool) -> bool:
         del trial.slopes[i], trial.linear[i], trial.names[i]
         smaller = trial.parameters <= chain.parameters
         if smaller and (free_norm or trial.norm <= chain.norm):
-            chain.__dict__.update(trial.__dict__)
+            chain.become(trial)
             changed = True
     return changed

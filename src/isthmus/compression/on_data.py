@@ -36,15 +36,20 @@ def shrink_on_data(chain: Chain, X: Tensor, *, rounding: float, free_norm: bool 
     """
     for _ in range(_MAX_ROUNDS):
         before = (chain.parameters, sum(int(mask.sum()) for mask in chain.linear))
+        # Nothing that is done to a layer changes what goes into it: one pass through the network serves all.
+        into = with_ones(X.mT, chain.bias)
         for i in chain.hidden:
-            _settle(chain, i, X, free_norm=free_norm)
-            _remove_unseen(chain, i, X)
+            _settle(chain, i, into, free_norm=free_norm)
+            _remove_unseen(chain, i, into)
             merge_rays(chain, i, rounding)
-        _remove_unseen(chain, len(chain.Ws) - 1, X)
+            into = _activations(chain, i, into)
+        _remove_unseen(chain, len(chain.Ws) - 1, into)
         shrink_everywhere(chain, rounding=rounding, free_norm=free_norm)
         _one_dimensional(chain, X)
+        into = with_ones(X.mT, chain.bias)
         for i in chain.hidden:
-            _relations(chain, i, X)
+            _relations(chain, i, into)
+            into = _activations(chain, i, into)
         shrink_everywhere(chain, rounding=rounding, free_norm=free_norm)
         if (chain.parameters, sum(int(mask.sum()) for mask in chain.linear)) == before:
             return
@@ -52,21 +57,21 @@ def shrink_on_data(chain: Chain, X: Tensor, *, rounding: float, free_norm: bool 
 
 def settle_on_data(chain: Chain, X: Tensor, *, rounding: float, free_norm: bool = True) -> None:
     """The part of :func:`shrink_on_data` that solves nothing: never active, constant and always active neurons."""
+    into = with_ones(X.mT, chain.bias)
     for i in chain.hidden:
-        _settle(chain, i, X, free_norm=free_norm)
+        _settle(chain, i, into, free_norm=free_norm)
+        into = _activations(chain, i, into)
     shrink_everywhere(chain, rounding=rounding, free_norm=free_norm)
 
 
-def activations_into(chain: Chain, i: int, X: Tensor) -> Tensor:
-    """What ``Ws[i]`` is applied to, samples as columns, the row β below: (n_i + 1, N)."""
-    for j in range(i):
-        X = chain.sigma(j, X @ chain.Ws[j].mT + chain.bs[j])
-    return with_ones(X.mT, chain.bias)
+def _activations(chain: Chain, i: int, into: Tensor) -> Tensor:
+    """What the next weight is applied to, from what ``Ws[i]`` is: samples as columns, the row β below."""
+    Z = chain.Ws[i] @ into[: chain.Ws[i].shape[1]] + chain.bs[i][:, None]
+    return with_ones(chain.sigma(i, Z.mT).mT, chain.bias)
 
 
-def _settle(chain: Chain, i: int, X: Tensor, *, free_norm: bool) -> None:
+def _settle(chain: Chain, i: int, into: Tensor, *, free_norm: bool) -> None:
     """Never active, constant, or linear on the data; the linear ones reduced to their rank there."""
-    into = activations_into(chain, i, X)
     Z = into[: chain.Ws[i].shape[1]].mT @ chain.Ws[i].mT + chain.bs[i]
     top, low, high = Z.abs().amax(0), Z.amin(0), Z.amax(0)
     active = ~chain.linear[i]
@@ -88,9 +93,8 @@ def _settle(chain: Chain, i: int, X: Tensor, *, free_norm: bool) -> None:
         fold_linear(chain, i, free_norm=free_norm, into=into[: chain.Ws[i].shape[1]])
 
 
-def _remove_unseen(chain: Chain, i: int, X: Tensor) -> None:
+def _remove_unseen(chain: Chain, i: int, into: Tensor) -> None:
     """W_ℓ ← W_ℓ P with P onto the span of the activations: Z_ℓ(Z^σ_{ℓ-1})⁺, without dividing by small numbers."""
-    into = activations_into(chain, i, X)
     rows = chain.incoming(i)
     kept = rows @ seen_part(into)
     if float((rows - kept).norm()) <= 1e-12 * float(rows.norm()):
@@ -119,9 +123,8 @@ def _one_dimensional(chain: Chain, X: Tensor) -> None:
     chain.note(0, "merged within one gap of the data", fewer)
 
 
-def _relations(chain: Chain, i: int, X: Tensor) -> None:
+def _relations(chain: Chain, i: int, into: Tensor) -> None:
     """Shares of the neurons by which some vanish: equal contributions to the next layer, or equal covariances."""
-    into = activations_into(chain, i, X)
     # Balanced, a neuron costs twice the product of its norms, and a share of it that share of the cost.
     chain.balance(i)
     Z = chain.incoming(i) @ into
@@ -130,7 +133,7 @@ def _relations(chain: Chain, i: int, X: Tensor) -> None:
     if found.state == "reduced":
         _scale_both(chain, i, found.shares)
         chain.drop(i, found.shares == 0, "by relations on the data")
-    elif len(Z) > len(X) * (len(X) + 1) and not bool(chain.linear[i].any()):
+    elif len(Z) > Z.shape[1] * (Z.shape[1] + 1) and not bool(chain.linear[i].any()):
         _equal_covariances(chain, i, Z, with_ones(S, chain.bias))
 
 
@@ -154,4 +157,4 @@ def _equal_covariances(chain: Chain, i: int, Z: Tensor, S: Tensor) -> None:
     trial.set_incoming(i + 1, rows)
     exact = float((rows @ fewer - wanted).abs().max()) <= 1e-13 * float(wanted.abs().max())
     if exact and trial.norm <= chain.norm * (1 + 1e-12) and trial.biased == chain.biased:
-        chain.__dict__.update(trial.__dict__)
+        chain.become(trial)

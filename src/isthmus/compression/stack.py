@@ -86,6 +86,7 @@ def _phase(
     ways: Sequence[Callable[..., None]],
 ) -> None:
     """Try the ways from the boldest on; keep the first that is exact, smaller and of no larger norm."""
+    wanted = [first(points) for points in at]
     for way in ways:
         for free in (True,) if options.free_norm else (True, False):
             trial = done.chain.copy()
@@ -96,7 +97,7 @@ def _phase(
         else:
             done.notes.append(f"what was tried for {domain} would have a larger norm and was taken back")
             continue
-        found = max(deviation(first(points), trial(points)) for points in at)
+        found = max(deviation(outputs, trial(points)) for outputs, points in zip(wanted, at))
         if not found <= options.exact:
             done.notes.append(
                 f"what was tried for {domain} deviates by {found:.1e} of the largest output, which is more than "
