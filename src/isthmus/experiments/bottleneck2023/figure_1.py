@@ -1,0 +1,231 @@
+"""F-bn-1: the parameter norm against depth; the rank falls, the slope is the rank, and then nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from isthmus._checks import fail
+from isthmus._cite import cites
+from isthmus._progress import ProgressFactory
+from isthmus.experiments.base import Experiment, parameter
+from isthmus.experiments.bottleneck2023.norm_trained import Settings, Trained, continued, trained
+from isthmus.measures import CostEstimate, estimate_costs
+from isthmus.plotting.depths import draw_depths
+from isthmus.runs import Outcome
+
+Array = np.ndarray
+#: ‖θ‖² below which nothing is left but the bias of the last layer.
+NOTHING = 1.0
+#: How far a slope may be from the rank, in ranks; an interval wider than this judges nothing.
+NEAR, WIDE = 0.25, 1.0
+#: Depths of one rank that a slope needs.
+LEAST = 3
+
+
+@cites("bottleneck2023", "Figure 1, App. E", ids=("F-bn-1",))
+@cites("talk2023", "'Parameter norm and depth'")
+@dataclass(frozen=True, kw_only=True)
+class NormAndDepth(Experiment):
+    """z ∈ ℝ⁸, x = g(z) ∈ ℝ²⁰, y = h(z_1, z_2) ∈ ℝ²⁰: at depths of one rank R0, ‖θ‖² ≈ L·R0 + R1.
+
+    Each network starts at random, at the full λ, and in which minimum it ends depends on the depth: ranks and the zero
+    solution are read from these. Of every rank the best is then continued to greater depths by identity layers: slopes
+    are read along these families, of which the paper says that they "all represent approximately the same function". A
+    training depends on its depth, its number and the settings alone, so that a sweep may take the depths apart.
+
+    The learning rate was chosen by where the zero solution begins, which it decides: in trials at L = 22 with 0.01, 26
+    with 0.008, 28 with 0.006 and not up to 30 with 0.003. That depth is no evidence; that there is one, is.
+    """
+
+    id: ClassVar[str] = "F-bn-1"
+    title: ClassVar[str] = "Parameter norm against depth: slopes equal to ranks, which fall until nothing is left"
+    paper: ClassVar[str] = "bottleneck2023"
+    where: ClassVar[str] = "Figure 1"
+    convention: ClassVar[str] = "bottleneck2023: C + λ‖θ‖², C averaged over samples and outputs; ridge = λ·d_out"
+    quick_seconds: ClassVar[float] = 10.0
+    full_seconds: ClassVar[float] = 1200.0
+    figure_size: ClassVar[tuple[float, float]] = (14.0, 5.6)
+
+    latent_dim: int = parameter(8, "dimension of z", source="paper", low=1, high=1000)
+    rank: int = parameter(2, "coordinates of z that y depends on", source="paper", low=1, high=1000)
+    d_in: int = parameter(20, "dimension of x", source="paper", low=1, high=10_000)
+    d_out: int = parameter(20, "dimension of y", source="paper", low=1, high=10_000)
+    lam: float = parameter(1e-3, "λ", source="paper", low=1e-12, high=1e3)
+    threshold: float = parameter(0.1, "singular values that count in the middle", source="paper", low=0.0, high=1e3)
+    most_cost: float = parameter(0.1, "a training with a larger cost has failed", source="paper", low=0.0, high=1e3)
+    last_depth: int = parameter(25, "beyond this depth nothing is left", source="paper", low=1, high=10_000)
+    average_outputs: bool = parameter(True, "whether the cost is averaged over outputs")
+    depths: tuple[int, ...] = parameter(
+        (4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), "depths L", low=3, high=1000
+    )
+    seeds: int = parameter(2, "networks of each depth", low=1, high=100)
+    samples: int = parameter(500, "N, training samples", low=10, high=10**6)
+    width: int = parameter(50, "width of the hidden layers", low=1, high=10_000)
+    learning_rate: float = parameter(8e-3, "of Adam", low=1e-8, high=10.0)
+    adam_steps: int = parameter(800, "of Adam, at the full λ from the start", low=1, high=10**7)
+    steps: int = parameter(1000, "quasi-Newton steps after that, and of a continuation", low=0, high=10**7)
+    tolerance: float = parameter(1e-3, "of the trainings", low=0.0, high=1.0)
+    further: int = parameter(6, "depths to which the best network of a rank is continued", low=0, high=100)
+    stride: int = parameter(3, "layers between them", low=1, high=100)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if list(self.depths) != sorted(set(self.depths)):
+            do = "Sort them; raise `seeds` for several networks of a depth."
+            fail(self.id, "`depths` must be increasing", self.depths, do)
+
+    @classmethod
+    def quick(cls) -> Self:
+        """A smaller task, narrower networks, few depths."""
+        return cls(
+            latent_dim=3,
+            d_in=6,
+            d_out=6,
+            depths=(4, 7, 11, 36),
+            seeds=1,
+            samples=80,
+            width=14,
+            lam=5e-3,
+            adam_steps=200,
+            steps=120,
+            further=3,
+        )
+
+    @property
+    def settings(self) -> Settings:
+        """The parameters of a training."""
+        return Settings(**{item.name: getattr(self, item.name) for item in fields(Settings)})
+
+    def compute(self, progress: ProgressFactory) -> dict[str, Array]:
+        """Train every network, by depth and then by number; continue the best of each rank."""
+        nets: list[Trained] = []
+        with progress(len(self.depths) * self.seeds, self.id) as bar:
+            for L in self.depths:
+                for index in range(self.seeds):
+                    nets.append(trained(self.settings, L, index))
+                    bar.advance(1)
+        arrays = self._table(nets)
+        starts = self.starts(arrays)
+        family = [nets[i] for i in starts]
+        with progress(len(starts) * self.further, f"{self.id}: continued") as bar:
+            for i in starts:
+                last = nets[i]
+                for _ in range(self.further):
+                    last = continued(self.settings, last, last.net.depth + self.stride)
+                    family.append(last)
+                    bar.advance(1)
+        found = self._table(family)
+        # The family that a network began in: its rank may change on the way, and must not hide that.
+        members = [*starts, *(i for i in starts for _ in range(self.further))]
+        found["families"] = arrays["ranks"][np.array(members, dtype=np.int64)]
+        return arrays | {f"continued_{name}": values for name, values in found.items() if name != "spectra"}
+
+    def _table(self, nets: Sequence[Trained]) -> dict[str, Array]:
+        """One entry for each network; spectra padded with NaN, and what follows from the thresholds."""
+        rows = [one.row(self.settings.unit) for one in nets]
+        deepest = max((len(row["spectra"]) for row in rows), default=0)
+        for row in rows:
+            L = len(row["spectra"])
+            row["ranks"] = np.array(int((row["spectra"][L // 2] > self.threshold).sum()))
+            row["failed"] = row["costs"] > self.most_cost
+            row["spectra"] = np.pad(row["spectra"], ((0, deepest - L), (0, 0)), constant_values=np.nan)
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+    def starts(self, arrays: Mapping[str, Array]) -> list[int]:
+        """Of the task's rank k and of k + 1, the network of least C + λ(‖θ‖² − kL): of least R1, so to say."""
+        found = []
+        for k in range(self.rank, self.rank + 2):
+            mine = np.flatnonzero((arrays["ranks"] == k) & ~arrays["failed"])
+            if len(mine):
+                rest = arrays["losses"][mine] - self.lam * k * arrays["depths"][mine]
+                found.append(int(mine[np.argmin(rest)]))
+        return found
+
+    def outcomes(self, arrays: Mapping[str, Array]) -> list[Outcome]:
+        """Ranks over depths, one slope for each family, where nothing is left, convergence."""
+        depths, ranks, failed = arrays["depths"], arrays["ranks"], arrays["failed"]
+        found = [_falls(depths[~failed], ranks[~failed])]
+        reached = bool((ranks[~failed] == self.rank).any())
+        name = f"some networks that fit have the rank of the task, {self.rank}"
+        found.append(Outcome(name, "agrees" if reached else "fails", reached, True))
+        fits = self.fits(arrays)
+        for k, fit in fits:
+            found.append(_slope(f"networks continued at rank {k}", k, fit, "fails"))
+        if not fits:
+            why = f"no family has {LEAST} depths of one rank"
+            found.append(Outcome("slope of ‖θ‖² in L", "differs", None, None, why))
+        for k in np.unique(ranks[~failed & (ranks > 0)]):
+            mine = ~failed & (ranks == k)
+            if len(np.unique(depths[mine])) >= LEAST:
+                fit = estimate_costs(depths[mine], arrays["norms"][mine])
+                # Each may be another minimum of that rank: what the paper saw need not come out of every training.
+                found.append(_slope(f"networks from a random start, at rank {k}", int(k), fit, "differs"))
+        found.append(self._ends(arrays))
+        left = int((~arrays["converged"]).sum())
+        at = sorted({int(L) for L in depths[~arrays["converged"]]})
+        why = "" if left == 0 else f"at L = {', '.join(map(str, at))}: what is shown there still moves slightly"
+        found.append(Outcome("trainings that did not converge", "differs" if left else "agrees", left, 0, why))
+        return found
+
+    def _ends(self, arrays: Mapping[str, Array]) -> Outcome:
+        """The last depth at which something is left."""
+        depths, zero = arrays["depths"], arrays["norms"] < NOTHING
+        last = int(depths[~zero].max()) if (~zero).any() else 0
+        name = "last depth before the zero solution"
+        if not zero.any():
+            why = f"no network up to L = {int(depths.max())} has it"
+            return Outcome(name, "differs", last, self.last_depth, why)
+        first = int(depths[zero].min())
+        near = abs(last - self.last_depth) <= 0.2 * self.last_depth and first > self.last_depth / 2
+        why = f"zero first at L = {first}; the learning rate decides where, and was chosen by it"
+        return Outcome(name, "agrees" if near else "differs", last, self.last_depth, why)
+
+    def fits(self, arrays: Mapping[str, Array]) -> list[tuple[int, CostEstimate]]:
+        """For each family: its rank, and L·R0 + R1 + R2/L over the networks in it that kept the rank."""
+        found = []
+        for k, L, norms in self._families(arrays):
+            if len(np.unique(L)) >= LEAST:
+                found.append((k, estimate_costs(L, norms)))
+        return found
+
+    def _families(self, arrays: Mapping[str, Array]) -> list[tuple[int, Array, Array]]:
+        families = arrays.get("continued_families", np.zeros(0, dtype=np.int64))
+        found = []
+        for k in np.unique(families):
+            mine = (families == k) & (arrays["continued_ranks"] == k) & ~arrays["continued_failed"]
+            found.append((int(k), arrays["continued_depths"][mine], arrays["continued_norms"][mine]))
+        return found
+
+    def plot(self, arrays: Mapping[str, Array], figure: Figure) -> None:
+        """(a) ‖θ‖² against L; (b) singular values through four networks."""
+        slopes = {k: fit.R0.value for k, fit in self.fits(arrays)}
+        draw_depths(figure, arrays, self._families(arrays), slopes)
+
+
+def _slope(whose: str, k: int, fit: CostEstimate, otherwise: str) -> Outcome:
+    """Whether the slope is the rank: near it, or in an interval that is narrow enough to say something."""
+    told = f"between {fit.R0.low:.3g} and {fit.R0.high:.3g}; R1 = {fit.R1.value:.3g}; {fit.state}"
+    inside = fit.R0.low <= k <= fit.R0.high and fit.R0.high - fit.R0.low <= WIDE
+    good = fit.state == "computed" and (abs(fit.R0.value - k) <= NEAR or inside)
+    return Outcome(f"{whose}: slope of ‖θ‖² in L", "agrees" if good else otherwise, fit.R0.value, float(k), told)
+
+
+def _falls(depths: Array, ranks: Array) -> Outcome:
+    """Whether the rank falls with depth among networks that fit: by the rank correlation, and at the ends."""
+    name = "networks that fit: rank of the least deep, above that of the deepest"
+    if len(ranks) < 2:
+        return Outcome(name, "differs", None, None, "fewer than two networks fit")
+    first, last = (int(ranks[depths == L].min()) for L in (depths.min(), depths.max()))
+    least = np.array([ranks[depths == L].min() for L in np.unique(depths)])
+    rises = int((np.diff(least) > 0).sum())
+    told = f"least ranks {least.tolist()} at L = {np.unique(depths).tolist()}"
+    if first <= last:
+        return Outcome(name, "fails", first, last, told)
+    if rises:
+        return Outcome(name, "differs", first, last, f"{told}: it rises {rises} times on the way")
+    return Outcome(name, "agrees", first, last, told)

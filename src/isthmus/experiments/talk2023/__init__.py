@@ -1,0 +1,1 @@
+"""Figures of talk2023, the slides: a ball under gravity, and kernel methods against the dimension."""

@@ -1,0 +1,89 @@
+"""F-rank-3: that it runs, and that its outcomes follow from the arrays, in both directions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isthmus import IsthmusError
+from isthmus.experiments.rank2023.figure_3 import RankFigure3
+from isthmus.plotting.style import new_figure
+
+FIGURE = RankFigure3()
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """A run in seconds: the code, not the phenomenon."""
+    small = {"samples": 50, "test_samples": 20, "image_width": 6, "points": 20, "curve_width": 6}
+    return RankFigure3.quick().replace(**small, image_steps=2, curve_steps=2).run()
+
+
+def test_runs_and_says_what_it_found(tiny):
+    arrays = tiny.arrays
+    assert arrays["curve_outputs"].shape == (2, 300, 2) and arrays["images_outputs"].shape == (2, 8, 64)
+    # The same inputs for the deep and the shallow one.
+    assert np.array_equal(*arrays["curve_noisy"]) and np.array_equal(*arrays["images_noisy"])
+    # Two steps learn nothing, and the run says so.
+    assert next(o for o in tiny.outcomes if "missed" in o.name).status == "fails"
+    assert len(tiny.outcomes) == 5 and set(tiny.figures) == {"figure.png", "figure.svg"}
+
+
+def ideal():
+    """Arrays as the paper states them."""
+    rng = np.random.default_rng(0)
+    curve = FIGURE.curve(np.linspace(-1, 1, 80))
+    noisy = curve + 0.1 * rng.standard_normal(curve.shape)
+    images = rng.random((8, 784))
+    return {
+        "curve_data": np.stack([curve, curve]),
+        "curve_noisy": np.stack([noisy, noisy]),
+        "curve_outputs": np.stack([curve, noisy]),
+        "curve_left": np.array([0.05, 0.8]),
+        "curve_defect": np.array([0.02, 0.2]),
+        "curve_missed": np.array([1e-4, 1e-5]),
+        "images_noisy": np.stack([images, images]),
+        "images_outputs": np.stack([images, images]),
+        "images_left": np.array([0.2, 0.4]),
+        "images_missed": np.array([0.1, 0.05]),
+    }
+
+
+def statuses(arrays):
+    return [o.status for o in FIGURE.outcomes(arrays)]
+
+
+def test_what_the_paper_states_agrees():
+    assert set(statuses(ideal())) == {"agrees"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "index", "status"),
+    [
+        ("curve_left", [0.4, 0.8], 0, "fails"),
+        ("curve_left", [0.05, 0.1], 1, "differs"),
+        ("curve_defect", [0.3, 0.2], 2, "fails"),
+        ("curve_missed", [1e-4, 0.3], 3, "fails"),
+        ("images_left", [0.4, 0.2], 4, "fails"),
+        ("images_left", [0.7, 0.9], 4, "fails"),
+    ],
+)
+def test_what_is_not_so_does_not_agree(name, value, index, status):
+    found = statuses({**ideal(), name: np.array(value)})
+    assert found[index] == status and found.count("agrees") == 4
+
+
+def test_plots_from_arrays_alone():
+    figure = new_figure(*RankFigure3.figure_size)
+    FIGURE.plot(ideal(), figure)
+    assert len(figure.axes) == 3
+
+
+def test_there_are_only_so_many_digits():
+    with pytest.raises(IsthmusError, match="at most 1797"):
+        RankFigure3.quick().replace(samples=1700, test_samples=100)._pixels()
+
+
+@pytest.mark.slow
+def test_the_quick_variant_shows_the_same():
+    assert set(statuses(RankFigure3.quick().run().arrays)) == {"agrees"}

@@ -1,0 +1,160 @@
+"""F-bn-1: that it runs, and that its outcomes follow from the arrays, in both directions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isthmus import IsthmusError
+from isthmus.experiments.bottleneck2023 import norm_trained
+from isthmus.experiments.bottleneck2023.figure_1 import NormAndDepth
+from isthmus.plotting.style import new_figure
+
+TINY = {"latent_dim": 3, "d_in": 6, "d_out": 6, "samples": 40, "width": 8, "adam_steps": 30, "steps": 15, "lam": 5e-3}
+FIGURE = NormAndDepth(depths=(6, 10, 14, 18, 22, 30), further=5)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """A run in seconds: the code, not the phenomenon."""
+    return NormAndDepth(**TINY, depths=(3, 5), seeds=2, further=1).run()
+
+
+def test_runs_and_says_what_it_found(tiny):
+    arrays = tiny.arrays
+    assert arrays["depths"].tolist() == [3, 3, 5, 5] and arrays["spectra"].shape == (4, 5, 10)
+    assert np.isnan(arrays["spectra"][0, 3:]).all() and np.isfinite(arrays["spectra"][2]).all()
+    # A few steps do not converge, and the run says so.
+    assert tiny.outcomes[-1].status == "differs" and tiny.outcomes[-1].value == 4
+    assert set(tiny.figures) == {"figure.png", "figure.svg"}
+
+
+def test_a_depth_trained_apart_is_the_same(tiny, monkeypatch):
+    monkeypatch.setattr(norm_trained, "_KEPT", {})
+    alone = NormAndDepth(**TINY, depths=(5,), seeds=2, further=0)
+    arrays = alone.compute(lambda *_: _NoBar())
+    np.testing.assert_array_equal(arrays["norms"], tiny.arrays["norms"][2:])
+    assert len(norm_trained._KEPT) == 2
+    monkeypatch.setattr(norm_trained, "_fit", None)
+    alone.compute(lambda *_: _NoBar())
+    with pytest.raises(TypeError):
+        alone.replace(samples=41).compute(lambda *_: _NoBar())
+
+
+class _NoBar:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def advance(self, *_, **__):
+        return None
+
+
+def test_a_network_continued_without_steps_costs_what_it_did():
+    figure = NormAndDepth(**{**TINY, "steps": 60}, depths=(4,))
+    start = norm_trained.trained(figure.settings, 4, 0)
+    longer = norm_trained.continued(figure.replace(steps=0).settings, start, 7)
+    old, new = start.row(6), longer.row(6)
+    assert int(new["depths"]) == 7 and new["costs"] == pytest.approx(float(old["costs"]), abs=1e-3)
+    # Three identity layers of rank k add 3k to the norm.
+    added = float(new["norms"] - old["norms"])
+    assert added == pytest.approx(3 * round(added / 3), abs=1e-3) and added > 0
+
+
+def ideal(slopes=((2, 2.0), (3, 3.0))):
+    """Arrays as the paper states them: rank 4, 3, 3, 2, 2 and nothing."""
+    depths, ranks = np.array([6, 10, 14, 18, 22, 30]), np.array([4, 3, 3, 2, 2, 0])
+    zero = ranks == 0
+    spectra = np.where(np.arange(10) < ranks[:, None, None], 1.2, 1e-3) * np.ones((6, 30, 1))
+    L = np.arange(18.0, 36.0, 3.0)
+    many = len(slopes)
+    return {
+        "depths": depths,
+        "ranks": ranks,
+        "failed": zero,
+        "norms": np.where(zero, 0.04, ranks * depths + 30.0),
+        "losses": np.full(6, 0.1),
+        "spectra": spectra,
+        "converged": np.full(6, True),
+        "continued_families": np.repeat([k for k, _ in slopes], len(L)),
+        "continued_ranks": np.repeat([k for k, _ in slopes], len(L)),
+        "continued_depths": np.tile(L, many),
+        "continued_norms": np.concatenate([s * L + 30.0 + 40.0 / L for _, s in slopes]),
+        "continued_failed": np.full(many * len(L), False),
+    }
+
+
+def statuses(arrays):
+    return [o.status for o in FIGURE.outcomes(arrays)]
+
+
+def test_what_the_paper_states_agrees():
+    assert set(statuses(ideal())) == {"agrees"} and len(statuses(ideal())) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "index", "status"),
+    [
+        ({"ranks": np.array([2, 2, 3, 3, 4, 0])}, 0, "fails"),
+        ({"ranks": np.array([4, 2, 3, 3, 2, 0])}, 0, "differs"),
+        ({"ranks": np.array([4, 3, 3, 1, 1, 0])}, 1, "fails"),
+        (ideal(slopes=((2, 2.6), (3, 3.0))), 2, "fails"),
+        (ideal(slopes=((2, 2.0), (3, 2.0))), 3, "fails"),
+        ({"norms": np.full(6, 60.0)}, 4, "differs"),
+        ({"norms": np.array([60.0, 60.0, 0.0, 0.0, 0.0, 0.0])}, 4, "differs"),
+        ({"converged": np.array([True] * 5 + [False])}, 5, "differs"),
+    ],
+)
+def test_what_is_not_so_does_not_agree(changes, index, status):
+    found = statuses({**ideal(), **changes})
+    assert found[index] == status and found.count("agrees") == len(found) - 1
+
+
+def test_networks_from_a_random_start_are_judged_too():
+    """Slopes of their own: they differ where trainings of one rank end in different minima."""
+    depths, ranks = np.array([6, 10, 14, 18, 22, 30]), np.array([3, 2, 2, 2, 2, 0])
+    arrays = {**ideal(), "ranks": ranks, "norms": np.where(ranks > 0, 2.0 * depths + 30.0, 0.04)}
+    straight = {o.name: o.status for o in FIGURE.outcomes(arrays)}
+    name = "networks from a random start, at rank 2: slope of ‖θ‖² in L"
+    assert straight[name] == "agrees"
+    arrays["norms"] = arrays["norms"] + np.array([0, 0, 0, 0, 60, 0])
+    assert {o.name: o.status for o in FIGURE.outcomes(arrays)}[name] == "differs"
+
+
+def test_a_family_that_changes_its_rank_is_cut_there():
+    arrays = ideal()
+    arrays["continued_ranks"] = arrays["continued_ranks"].copy()
+    arrays["continued_ranks"][3:6] = 1
+    arrays["continued_norms"][3:6] = 1000.0
+    assert statuses(arrays) == statuses(ideal())
+    arrays["continued_ranks"][1:6] = 1
+    assert len(FIGURE.fits(arrays)) == 1
+
+
+def test_the_best_of_each_rank_is_continued():
+    arrays = {**ideal(), "losses": np.array([0.1, 0.1, 0.2, 0.12, 0.1, 1.0])}
+    assert FIGURE.starts(arrays) == [4, 1]
+    assert FIGURE.starts({**arrays, "failed": np.array([False, True, False, False, True, True])}) == [3, 2]
+
+
+def test_plots_from_arrays_alone(tiny):
+    for figure, arrays in ((FIGURE, ideal()), (NormAndDepth(**TINY, depths=(3, 5)), tiny.arrays)):
+        canvas = new_figure(*figure.figure_size)
+        figure.plot(arrays, canvas)
+        assert len(canvas.axes) == 5
+
+
+def test_depths_must_increase():
+    with pytest.raises(IsthmusError, match="increasing"):
+        NormAndDepth(depths=(8, 4))
+
+
+@pytest.mark.slow
+def test_the_quick_variant_shows_the_same():
+    found = {o.name: o for o in NormAndDepth.quick().run().outcomes}
+    slopes = [o for name, o in found.items() if "slope" in name]
+    assert slopes and all(o.status == "agrees" for o in slopes)
+    assert next(o for name, o in found.items() if "least deep" in name).status == "agrees"
+    assert "zero first at L = 36" in next(o for name, o in found.items() if "zero" in name).reason
