@@ -23,7 +23,8 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
 ARGUMENTS += ["--disable-sync", "--no-first-run"]
 #: Generous: other tests share the machine.
 PATIENCE = 60_000
-#: The command line with trainings and the picture cut short, and a pause after each that lets it be watched.
+#: The command line with trainings and the picture cut short, and a pause after each that lets it be watched: it waits
+#: for as long as the file HOLD is there, from the third on.
 PROGRAM = """
 import functools, os, sys, time
 from isthmus import discovery
@@ -32,7 +33,14 @@ from isthmus.plotting import style
 style.render = lambda figure: b"\\x89PNG"
 discovery.discover = functools.partial(discovery.discover, steps=3)
 write = Stages.write
-Stages.write = lambda *given: (write(*given), time.sleep(float(os.environ["PAUSE"])))
+written = []
+def write_and_wait(*given):
+    write(*given)
+    written.append(given)
+    time.sleep(float(os.environ["PAUSE"]))
+    while len(written) > 2 and os.path.exists(os.environ["HOLD"]):
+        time.sleep(0.02)
+Stages.write = write_and_wait
 from isthmus.cli import main
 raise SystemExit(main(sys.argv[1:]))
 """
@@ -58,7 +66,7 @@ def runs(tmp_path):
 def begin(runs, pause):
     options = ["--target", "y*", "--width", "8", "--depth", "4", "--replicas", "0", "--out", str(runs / "found")]
     command = [sys.executable, "-c", PROGRAM, "discover", str(runs.parent / "data.csv"), *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": str(pause)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": str(pause), "HOLD": str(runs.parent / "hold")}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -100,8 +108,10 @@ def wait_for_stages(runs, count):
 
 
 def test_it_follows_a_discovery_to_its_end(browser, runs):
-    process = begin(runs, 0.25)
-    wait_for_stages(runs, 1)
+    hold = runs.parent / "hold"
+    hold.touch()
+    process = begin(runs, 0.1)
+    wait_for_stages(runs, 3)
     with served(runs) as (server, port):
         watched = Watched(browser, port, server.token)
         watched.open("found")
@@ -111,6 +121,7 @@ def test_it_follows_a_discovery_to_its_end(browser, runs):
         assert "3 outputs" in page.text_content("#sentence")
         assert page.is_visible(".bar")
         seen = watched.points("loss")
+        hold.unlink()
         watched.state("finished")
         assert process.wait(60) in (0, 1)
         # The answer, without a reload; the figures stay, with more in them than at first.
