@@ -8,11 +8,12 @@ from isthmus._progress import silent
 from isthmus.experiments.rank2023 import figure_1
 from isthmus.experiments.rank2023.figure_1 import PAPER_NORM_PER_DEPTH, RankFigure1
 from isthmus.plotting.style import new_figure, render
+from quick_runs import quick_run
 
 
 @pytest.fixture(scope="module")
-def run():
-    return RankFigure1.quick().run()
+def run(tmp_path_factory):
+    return quick_run(tmp_path_factory, RankFigure1)
 
 
 def outcomes(arrays, experiment=None):

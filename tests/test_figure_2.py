@@ -7,6 +7,7 @@ import pytest
 
 from isthmus.experiments.rank2023.figure_2 import RankFigure2
 from isthmus.plotting.style import new_figure, render
+from quick_runs import quick_run
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +53,8 @@ def test_the_picture(arrays):
     assert len(render(figure)) > 5000
 
 
-@pytest.mark.slow
-def test_the_quick_variant():
-    run = RankFigure2.quick().run()
+def test_the_quick_variant(tmp_path_factory):
+    run = quick_run(tmp_path_factory, RankFigure2)
     assert run.status != "fails"
     assert (run.arrays["tripoints"][1] > 0).all()
     assert (run.arrays["tripoints"][2:] == 0).all()

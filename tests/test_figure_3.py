@@ -8,6 +8,7 @@ import pytest
 from isthmus import IsthmusError
 from isthmus.experiments.rank2023.figure_3 import RankFigure3
 from isthmus.plotting.style import new_figure
+from quick_runs import quick_run
 
 FIGURE = RankFigure3()
 
@@ -26,7 +27,7 @@ def test_runs_and_says_what_it_found(tiny):
     assert np.array_equal(*arrays["curve_noisy"]) and np.array_equal(*arrays["images_noisy"])
     # Two steps learn nothing, and the run says so.
     assert next(o for o in tiny.outcomes if "missed" in o.name).status == "fails"
-    assert len(tiny.outcomes) == 5 and set(tiny.figures) == {"figure.png", "figure.svg"}
+    assert len(tiny.outcomes) == 7 and set(tiny.figures) == {"figure.png", "figure.svg"}
 
 
 def ideal():
@@ -45,6 +46,8 @@ def ideal():
         "images_noisy": np.stack([images, images]),
         "images_outputs": np.stack([images, images]),
         "images_left": np.array([0.2, 0.4]),
+        "images_passed": np.array([0.05, 0.1]),
+        "images_values": np.array([[1.0, 0.5, 0.01], [1.0, 0.5, 0.4]]),
         "images_missed": np.array([0.1, 0.05]),
     }
 
@@ -64,13 +67,15 @@ def test_what_the_paper_states_agrees():
         ("curve_left", [0.05, 0.1], 1, "differs"),
         ("curve_defect", [0.3, 0.2], 2, "fails"),
         ("curve_missed", [1e-4, 0.3], 3, "fails"),
-        ("images_left", [0.4, 0.2], 4, "fails"),
-        ("images_left", [0.7, 0.9], 4, "fails"),
+        ("images_passed", [0.6, 0.9], 4, "fails"),
+        ("images_passed", [0.1, 0.05], 5, "differs"),
+        ("images_left", [0.4, 0.2], 6, "differs"),
+        ("images_left", [0.9, 0.7], 6, "fails"),
     ],
 )
 def test_what_is_not_so_does_not_agree(name, value, index, status):
     found = statuses({**ideal(), name: np.array(value)})
-    assert found[index] == status and found.count("agrees") == 4
+    assert found[index] == status and found.count("agrees") == 6
 
 
 def test_plots_from_arrays_alone():
@@ -84,6 +89,5 @@ def test_there_are_only_so_many_digits():
         RankFigure3.quick().replace(samples=1700, test_samples=100)._pixels()
 
 
-@pytest.mark.slow
-def test_the_quick_variant_shows_the_same():
-    assert set(statuses(RankFigure3.quick().run().arrays)) == {"agrees"}
+def test_the_quick_variant_shows_the_same(tmp_path_factory):
+    assert set(statuses(quick_run(tmp_path_factory, RankFigure3).arrays)) == {"agrees"}

@@ -9,6 +9,7 @@ from isthmus import IsthmusError
 from isthmus.experiments.bottleneck2023 import norm_trained
 from isthmus.experiments.bottleneck2023.figure_1 import NormAndDepth
 from isthmus.plotting.style import new_figure
+from quick_runs import quick_run
 
 TINY = {"latent_dim": 3, "d_in": 6, "d_out": 6, "samples": 40, "width": 8, "adam_steps": 30, "steps": 15, "lam": 5e-3}
 FIGURE = NormAndDepth(depths=(6, 10, 14, 18, 22, 30), further=5)
@@ -151,9 +152,8 @@ def test_depths_must_increase():
         NormAndDepth(depths=(8, 4))
 
 
-@pytest.mark.slow
-def test_the_quick_variant_shows_the_same():
-    found = {o.name: o for o in NormAndDepth.quick().run().outcomes}
+def test_the_quick_variant_shows_the_same(tmp_path_factory):
+    found = {o.name: o for o in quick_run(tmp_path_factory, NormAndDepth).outcomes}
     slopes = [o for name, o in found.items() if "slope" in name]
     assert slopes and all(o.status == "agrees" for o in slopes)
     assert next(o for name, o in found.items() if "least deep" in name).status == "agrees"

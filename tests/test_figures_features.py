@@ -17,13 +17,14 @@ from isthmus.experiments.features2022.trained import lifted, spanned, start
 from isthmus.measures import parameter_norms
 from isthmus.objective import cost
 from isthmus.plotting.style import new_figure
+from quick_runs import quick_run
 
 FIRST = FeaturesFigure1.quick()
 
 
 @pytest.fixture(scope="module")
-def trained():
-    return FIRST.run()
+def trained(tmp_path_factory):
+    return quick_run(tmp_path_factory, FeaturesFigure1)
 
 
 @pytest.fixture(scope="module")
@@ -262,9 +263,8 @@ def test_the_teachers_loss_is_its_ridge_alone():
     assert least < sum(float((W**2).sum()) for W in Ws)
 
 
-@pytest.mark.slow
-def test_quick_variants_show_the_same():
-    run = FeaturesFigure2.quick().run()
+def test_quick_variants_show_the_same(tmp_path_factory):
+    run = quick_run(tmp_path_factory, FeaturesFigure2)
     starts = [o for o in run.outcomes if "within 5%" in o.name]
     assert len(starts) == 3 and {o.status for o in starts} == {"agrees"}
 

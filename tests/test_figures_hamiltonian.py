@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isthmus._progress import silent
 from isthmus.experiments.hamiltonian2024 import trained
 from isthmus.experiments.hamiltonian2024.figure_1 import HamiltonianFigure1, HamiltonianFigure3
 from isthmus.experiments.hamiltonian2024.figure_2 import HamiltonianFigure2
 from isthmus.objective import ridge_from
 from isthmus.plotting.style import new_figure
+from quick_runs import quick_run
 
 TINY = {"d_in": 5, "rank": 2, "d_out": 5, "width": 10, "layers": 8, "samples": 40, "steps": 6}
 
@@ -151,8 +151,7 @@ def test_who_is_ahead_is_judged_pair_by_pair(discretised):
     assert any(o.status == "fails" and "adapting" in o.name for o in figure.outcomes(arrays))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HamiltonianFigure1, HamiltonianFigure2, HamiltonianFigure3])
-def test_quick_variants(kind):
-    arrays = kind.quick().compute(silent)
+def test_quick_variants(kind, tmp_path_factory):
+    arrays = quick_run(tmp_path_factory, kind).arrays
     assert all(np.isfinite(values).all() for values in arrays.values())

@@ -9,11 +9,12 @@ import pytest
 
 from isthmus import IsthmusError
 from isthmus.experiments.talk2023 import smooth_functions
-from isthmus.experiments.talk2023.ball import FallingBall, judged, pairs_of
+from isthmus.experiments.talk2023.ball import FallingBall, constant_of, judged, pairs_of
 from isthmus.experiments.talk2023.kernel_curves import KernelCurves, exponent
 from isthmus.experiments.talk2023.smooth_functions import OFFSET, shell_sizes, smooth_function, tail, torus
 from isthmus.networks import KernelRidge
 from isthmus.plotting.style import new_figure
+from quick_runs import quick_run
 
 # --- F-talk-2: the functions
 
@@ -166,6 +167,14 @@ def test_pairs_of_two_waves():
         assert abs(turned.mean()) > 0.9
 
 
+def test_what_a_constant_channel_carries():
+    rng = np.random.default_rng(0)
+    v, x = rng.standard_normal(300), 2 * np.pi * np.arange(10) / 10
+    Z = np.stack([np.cos(x + v[:, None]), np.tile(v[:, None], 10) + 3.0, np.zeros((300, 10))], axis=1)
+    found = constant_of(Z)[:, 0]
+    assert abs(np.corrcoef(found, v)[0, 1]) > 1 - 1e-10
+
+
 def flights():
     """Arrays as the slides state them, in five layers."""
     kept = np.zeros((5, 7), dtype=int)
@@ -179,8 +188,11 @@ def flights():
         "narrow": np.array([False, True, True, True, False]),
         "two_pairs": np.full((5, 2), 0.99),
         "one_pair": np.tile([0.8, 0.1], (5, 1)),
+        "constant": np.tile([-0.1, 0.3], (5, 1)),
         "missed": np.array(0.01),
         "converged": np.array(True),
+        "losses": np.array([2.0, 2.1]),
+        "kept": kept[:2],
         **{name: rng.random((3, 3, 12)) for name in ("seen", "came", "predicted")},
     }
 
@@ -192,23 +204,29 @@ def test_two_pairs_of_frequency_1_agree():
 @pytest.mark.parametrize(
     ("name", "value", "index", "status"),
     [
-        ("narrow", np.zeros(5, dtype=bool), 0, "fails"),
-        ("signals", np.tile([0, 1, 1, 0, 0, 0, 0], (5, 1)), 0, "fails"),
         ("signals", np.tile([0, 2, 1, 0, 0, 0, 0], (5, 1)), 0, "fails"),
-        ("two_pairs", np.tile([0.7, 0.99], (5, 1)), 1, "fails"),
-        ("two_pairs", np.tile([0.99, 0.7], (5, 1)), 2, "fails"),
-        ("one_pair", np.full((5, 2), 0.99), 3, "differs"),
-        ("missed", np.array(0.2), 4, "fails"),
-        ("converged", np.array(False), 5, "differs"),
+        ("signals", np.tile([0, 1, 0, 0, 0, 0, 0], (5, 1)), 1, "differs"),
+        ("signals", np.tile([0, 3, 0, 0, 0, 0, 0], (5, 1)), 1, "fails"),
+        ("two_pairs", np.tile([0.7, 0.99], (5, 1)), 2, "fails"),
+        ("two_pairs", np.tile([0.99, 0.7], (5, 1)), 3, "fails"),
+        ("one_pair", np.full((5, 2), 0.99), 4, "differs"),
+        ("missed", np.array(0.2), 5, "fails"),
+        ("kept", np.array([[0, 2, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0]]), 6, "differs"),
+        ("converged", np.array(False), 7, "differs"),
     ],
 )
 def test_what_is_not_so_does_not_agree(name, value, index, status):
     found = statuses(BALL, {**flights(), name: value})
-    assert found[index] == status and found.count("agrees") == 5
+    assert found[index] == status and found.count("agrees") == 7
+
+
+def test_no_narrowest_layers_no_frequencies():
+    found = statuses(BALL, {**flights(), "narrow": np.zeros(5, dtype=bool)})
+    assert found[:2] == ["fails", "fails"]
 
 
 def test_a_ball_that_was_hardly_learned_fails():
-    run = FallingBall(samples=20, test_samples=100, depth=4, channels=3, size=8, future=2, steps=4).run()
+    run = FallingBall(samples=20, test_samples=100, depth=4, channels=3, size=8, future=2, starts=2, steps=4).run()
     found = {o.name: o.status for o in run.outcomes}
     assert found["new flights: share of the frames' variance missed, at most"] == "fails"
     assert found["training converged"] == "differs" and set(run.figures) == {"figure.png", "figure.svg"}
@@ -220,7 +238,6 @@ def test_plots_from_arrays_alone():
     assert len(figure.axes) == 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [FallingBall, KernelCurves])
-def test_the_quick_variants_show_the_same(kind):
-    assert "fails" not in statuses(kind.quick(), kind.quick().run().arrays)
+def test_the_quick_variants_show_the_same(kind, tmp_path_factory):
+    assert "fails" not in statuses(kind.quick(), quick_run(tmp_path_factory, kind).arrays)

@@ -36,6 +36,8 @@ ARROWS = {
     ("training", "compression"),
     ("__main__", "cli"),
     ("serving", "report"),
+    ("sweeps", "engines"),
+    ("report", "sweeps"),
 }
 
 

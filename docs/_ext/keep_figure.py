@@ -1,37 +1,59 @@
-"""Keep a Run's figure and numbers in the documentation: ``python docs/_ext/keep_figure.py runs/F-rank-1 [NAME]``.
+"""Keep Runs in the documentation: ``python docs/_ext/keep_figure.py runs/figures/F-rank-1 [more folders]``.
 
-Writes ``docs/figures/NAME.png`` and ``docs/figures/NAME.json`` (parameters, outcomes, provenance), NAME being the
-experiment's id unless given.
+Writes ``docs/figures/ID.png`` and ``docs/figures/ID.json`` for each: status, parameters, outcomes, minutes, the small
+arrays as numbers, and where they come from. ``make figures`` ends with it.
 """
 
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from isthmus import Run
 from isthmus.files import write_json
 
 FIGURES = Path(__file__).parent.parent / "figures"
+#: Entries up to which an array counts as small.
+SMALL = 64
 
 
-def keep(folder: str, name: str | None = None) -> None:
+def numbers(run: Run) -> dict[str, object]:
+    """The small arrays with six digits; NaN and infinities, which JSON has not, as text."""
+
+    def plain(value):
+        if isinstance(value, list):
+            return [plain(one) for one in value]
+        if isinstance(value, float):
+            return float(f"{value:.6g}") if np.isfinite(value) else str(value)
+        return value
+
+    return {name: plain(array.tolist()) for name, array in sorted(run.arrays.items()) if array.size <= SMALL}
+
+
+def keep(folder: str) -> None:
     run = Run.read(folder)
-    name = name or run.experiment
-    source = {k: v for k, v in run.provenance.items() if k != "sha256"}
+    name = run.experiment
+    if not name.startswith("F-"):
+        return  # an experiment, but no figure of a paper
+    source = {k: v for k, v in run.provenance.items() if k not in ("sha256", "command")}
     FIGURES.mkdir(exist_ok=True)
     (FIGURES / f"{name}.png").write_bytes(run.figures["figure.png"])
     write_json(
         FIGURES / f"{name}.json",
         {
-            "experiment": run.experiment,
+            "experiment": name,
             "key": run.key,
             "status": run.status,
+            "minutes": round(float(run.provenance["seconds"]) / 60.0, 1),
             "parameters": dict(run.parameters),
             "outcomes": [vars(outcome) for outcome in run.outcomes],
+            "numbers": numbers(run),
             "provenance": source,
         },
     )
-    print(f"kept {name}.png and {name}.json")
+    print(f"kept {name}.png and {name}.json: {run.status}")
 
 
 if __name__ == "__main__":
-    keep(*sys.argv[1:])
+    for folder in sys.argv[1:]:
+        keep(folder)

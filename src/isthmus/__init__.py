@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         objective,
         problems,
         reformulations,
+        sweeps,
         training,
     )
     from isthmus.claims import Verdicts, verify
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from isthmus.objective import cost, ridge_from
     from isthmus.report import save_report
     from isthmus.runs import Run
+    from isthmus.sweeps import SweepResult, sweep
     from isthmus.trace import Trace
     from isthmus.training import TrainingResult, train
 
@@ -63,6 +65,7 @@ _MODULES = (
     "objective",
     "problems",
     "reformulations",
+    "sweeps",
     "training",
 )
 
@@ -83,6 +86,7 @@ _NAMES = {
     "Monitor": "isthmus.diagnosis",
     "RankProfile": "isthmus.discovery",
     "Run": "isthmus.runs",
+    "SweepResult": "isthmus.sweeps",
     "Symmetry": "isthmus.diagnosis",
     "Trace": "isthmus.trace",
     "Verdicts": "isthmus.claims",
@@ -100,6 +104,7 @@ _NAMES = {
     "ridge_from": "isthmus.objective",
     "save": "isthmus.files",
     "save_report": "isthmus.report",
+    "sweep": "isthmus.sweeps",
     "symmetry": "isthmus.diagnosis",
     "train": "isthmus.training",
     "verify": "isthmus.claims",
@@ -127,6 +132,7 @@ __all__ = [
     "NumericalWarning",
     "RankProfile",
     "Run",
+    "SweepResult",
     "Symmetry",
     "Trace",
     "TrainingResult",
@@ -158,6 +164,8 @@ __all__ = [
     "ridge_from",
     "save",
     "save_report",
+    "sweep",
+    "sweeps",
     "symmetry",
     "train",
     "training",

@@ -26,6 +26,14 @@ TONES = {
     "the data": "good",
     "within a tolerance on the data": "note",
     "unchanged": "note",
+    "complete": "good",
+    "incomplete": "doubt",
+    "failures": "bad",
+    "done": "good",
+    "failed": "bad",
+    "diverged": "bad",
+    "stale": "doubt",
+    "interrupted": "doubt",
 }
 #: Okabe and Ito's colours, which the common forms of colour blindness leave apart.
 _COLOURS = {"good": "#009E73", "note": "#0072B2", "doubt": "#E69F00", "bad": "#D55E00"}

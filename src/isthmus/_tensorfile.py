@@ -199,6 +199,9 @@ def _dense(who: str, name: str, value: Any) -> Tensor:
 
 
 def _bytes(T: Tensor) -> memoryview:
+    if not T.numel():
+        # An empty array of NumPy may have the stride 0, which no other type can be seen through.
+        return memoryview(b"")
     return T.reshape(-1).view(torch.uint8).numpy().data
 
 

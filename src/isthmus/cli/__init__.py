@@ -18,8 +18,10 @@ from isthmus.cli.mechanics import mechanics
 from isthmus.cli.predict import predict, transform
 from isthmus.cli.report import open, report  # noqa: A004 - the verb
 from isthmus.cli.reproduce import reproduce
+from isthmus.cli.runs import runs
 from isthmus.cli.serve import serve
 from isthmus.cli.shell import main
+from isthmus.cli.sweep import sweep
 from isthmus.cli.verify import verify
 
 __all__ = ["app", "main"]
@@ -62,6 +64,12 @@ for _verb, _example in (
         "isthmus reproduce E-linear --list\n\n"
         "isthmus reproduce E-linear --set depths=2,4,8,16,32 --out runs/mine",
     ),
+    (
+        sweep,
+        "Examples:  isthmus sweep F-bn-1 --set depth=4:30:2 --set ridge=1e-4:1e-1:log7 --seeds 3\n\n"
+        "isthmus sweep --data data.csv --target 'y*' --set depth=4:12:4 --set ridge=0.001,0.01,0.1",
+    ),
+    (runs, "Example:  isthmus runs runs/sweep-F-bn-1 --state done --where 'rank>2' --sort norm"),
     (report, "Example:  isthmus report runs/demo --out report.html"),
     (open, "Example:  isthmus open runs/demo"),
     (serve, "Example:  isthmus serve runs --open"),

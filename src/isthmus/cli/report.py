@@ -21,7 +21,7 @@ _MAX_BYTES, _MAX_VALUES = 2**27, 2**22
 def report(
     result: Annotated[
         Path,
-        typer.Argument(metavar="RUN_OR_JSON", help="Folder of a discovery, a diagnosis or a Run, or one's JSON file."),
+        typer.Argument(metavar="RUN_OR_JSON", help="Folder of a discovery, diagnosis, Run or sweep, or a JSON file."),
     ],
     out: Annotated[
         Path | None,
@@ -66,24 +66,27 @@ def open(  # noqa: A001 - the verb
 
 def page_of_path(path: Path) -> Page:
     """The page of what a path holds: a folder of a result, a JSON file, or a file of isthmus.save."""
-    from isthmus import files
+    from isthmus import files, sweeps
     from isthmus._atomic import shown
     from isthmus._checks import fail
     from isthmus._errors import DataError
     from isthmus.cli import diagnosis_folder
     from isthmus.cli.discovery_folder import ANSWER
     from isthmus.report import page_of
+    from isthmus.sweeps.places import SWEEP
 
     if path.is_dir():
         if (path / ANSWER).is_file():
             return _page_of_discovery(path)
         if (path / diagnosis_folder.ANSWER).is_file():
             return _page_of_json(path / diagnosis_folder.ANSWER)
+        if (path / SWEEP).is_file():
+            return page_of(sweeps.read(path))
         from isthmus.runs import CONFIG, Run
 
         if not (path / CONFIG).is_file():
-            must = f"{shown(path)} must be the folder of a discovery, a diagnosis or a Run"
-            missing = f"neither {ANSWER} nor {CONFIG} nor {diagnosis_folder.ANSWER} in it"
+            must = f"{shown(path)} must be the folder of a discovery, a diagnosis, a Run or a sweep"
+            missing = f"neither {ANSWER} nor {CONFIG} nor {diagnosis_folder.ANSWER} nor {SWEEP} in it"
             fail("report", must, missing, "Give such a folder.", error=DataError)
         return page_of(Run.read(path))
     if path.suffix.lower() == ".safetensors":

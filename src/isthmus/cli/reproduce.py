@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from isthmus.cli.base import UNDETERMINED, AsJson
+from isthmus.cli.reproduce_all import described, keep, reproduce_all
 from isthmus.cli.screen import COLOURS, console, plain, print_json, table, text
 
 
@@ -34,13 +35,18 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
+    again: Annotated[bool, typer.Option("--again", help="With `all`: run those too that are kept already.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="With `all`: how many at once; one for each core.", show_default=False),
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments; with ID, its parameters.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the experiment behind a figure, judge it, and keep it as a folder.
 
     The folder holds report.html to look at, and config.json, arrays.safetensors, verdicts.json, provenance.json and
-    the figure.
+    the figure. `all` goes on where it stopped: what is kept already is shown, not run again.
     """
     from isthmus.experiments import find_experiment, find_experiments, parse_overrides
 
@@ -57,28 +63,30 @@ def reproduce(
     everything = experiment == "all"
     if everything and set_:
         raise typer.BadParameter("--set changes one experiment; give its ID instead of `all`")
-    reports, worst = [], 0
+    if not everything and (again or workers is not None):
+        raise typer.BadParameter("--again and --workers belong to `all`; one experiment is always run again, alone")
+    chosen = []
     for kind in find_experiments().values() if everything else [find_experiment(experiment)]:
         base = kind.quick() if quick else kind()
-        chosen = base.replace(**parse_overrides(kind, set_ or []))
+        one = base.replace(**parse_overrides(kind, set_ or []))
         # A Run of other parameters gets another folder: it must not replace the one of the paper's.
-        suffix = ("-quick" if quick else "") + (f"-{chosen.key}" if chosen != base else "")
-        folder = (out or Path("runs")) / f"{kind.id}{suffix}" if everything or out is None else out
-        report, code = _reproduce_one(chosen, folder, as_json=as_json)
-        reports.append(report)
-        worst = max(worst, code)
+        suffix = ("-quick" if quick else "") + (f"-{one.key}" if one != base else "")
+        chosen.append((one, (out or Path("runs")) / f"{kind.id}{suffix}" if everything or out is None else out))
+    if everything:
+        report, code = reproduce_all(chosen, again=again, workers=workers, as_json=as_json)
+    else:
+        report, code = _reproduce_one(*chosen[0], as_json=as_json)
     if as_json:
-        print_json(reports if everything else reports[0])
-    if worst:
-        raise typer.Exit(worst)
+        print_json(report)
+    if code:
+        raise typer.Exit(code)
 
 
 def _reproduce_one(chosen: Any, folder: Path, *, as_json: bool) -> tuple[dict[str, Any], int]:
     """Run, keep and show one experiment; what to say of it in JSON, and the exit code."""
     from isthmus._live import LIVE, LiveRecord, forget, progress_folder
     from isthmus._progress import progress
-    from isthmus.report import save_report
-    from isthmus.runs import REPORT, check_destination
+    from isthmus.runs import check_destination
 
     # Before the computation, which may be long.
     unfinished = progress_folder(check_destination(folder)) / LIVE
@@ -86,22 +94,11 @@ def _reproduce_one(chosen: Any, folder: Path, *, as_json: bool) -> tuple[dict[st
     record = LiveRecord(unfinished, sentence=told, command=sys.argv[1:])
     with contextlib.redirect_stdout(sys.stderr), record:
         run = chosen.run(progress=record.beside(progress))
-        run.write(folder)
-        save_report(run, folder / REPORT)
+        keep(run, folder)
     forget(unfinished)
     if not as_json:
         _print_outcomes(run, chosen.title, folder)
-    report = {
-        "experiment": run.experiment,
-        "key": run.key,
-        "status": run.status,
-        "folder": str(folder),
-        "report": str(folder / REPORT),
-        "seconds": run.provenance["seconds"],
-        "parameters": dict(run.parameters),
-        "outcomes": [vars(outcome) for outcome in run.outcomes],
-    }
-    return report, UNDETERMINED if run.status in ("fails", "undetermined") else 0
+    return described(run, folder), UNDETERMINED if run.status in ("fails", "undetermined") else 0
 
 
 def _print_experiments(described: Iterable[Mapping[str, Any]], *, details: bool) -> None:

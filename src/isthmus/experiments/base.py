@@ -128,7 +128,12 @@ class Experiment(ABC):
         return replace(self, **changes)
 
     def run(
-        self, *, progress: ProgressFactory = silent, command: Sequence[str] | None = None, device: str = "cpu"
+        self,
+        *,
+        progress: ProgressFactory = silent,
+        command: Sequence[str] | None = None,
+        device: str = "cpu",
+        figures: bool = True,
     ) -> Run:
         """Compute, judge and draw; the result is in memory, ``.write(folder)`` keeps it.
 
@@ -140,21 +145,88 @@ class Experiment(ABC):
             Recorded in the provenance, ``sys.argv[1:]`` unless given.
         device : str
             Recorded in the provenance.
+        figures : bool
+            Whether to draw: not in a sweep, which has pictures of its own.
         """
         started, clock = time.time(), time.perf_counter()
-        arrays = {name: np.asarray(value) for name, value in self.compute(progress).items()}
+        arrays = self.compute(progress)
+        return self.recorded(arrays, started=started, clock=clock, command=command, device=device, figures=figures)
+
+    def recorded(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        started: float,
+        clock: float | None = None,
+        seconds: float = 0.0,
+        command: Sequence[str] | None = None,
+        device: str = "cpu",
+        figures: bool = True,
+        more: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """The Run of arrays that were computed: judged, drawn, measured, with their provenance.
+
+        Parameters
+        ----------
+        arrays : mapping
+            From :meth:`compute` or :meth:`compute_together`.
+        started : float
+            When, in seconds since the epoch.
+        clock, seconds : float
+            ``time.perf_counter()`` at the start, or how long it took.
+        command, device, figures
+            As in :meth:`run`.
+        more : mapping, optional
+            Further entries of the provenance.
+        """
+        arrays = {name: np.asarray(value) for name, value in arrays.items()}
         outcomes = tuple(self.outcomes(arrays))
-        figure = new_figure(*self.figure_size)
-        self.plot(arrays, figure)
-        figures = {"figure.png": render(figure, "png"), "figure.svg": render(figure, "svg")}
-        source = provenance(
-            seed=self.seed,
-            device=device,
-            started=started,
-            seconds=round(time.perf_counter() - clock, 3),
-            command=command,
-        )
-        return Run(self.id, self.parameters, arrays, outcomes, source, figures)
+        drawn = {}
+        if figures:
+            figure = new_figure(*self.figure_size)
+            self.plot(arrays, figure)
+            drawn = {"figure.png": render(figure, "png"), "figure.svg": render(figure, "svg")}
+        took = seconds if clock is None else time.perf_counter() - clock
+        source = provenance(seed=self.seed, device=device, started=started, seconds=round(took, 3), command=command)
+        # Kept with the Run, so that a table of many need not read the arrays of each.
+        told = {"measured": plain_scalars(self.measured(arrays))}
+        return Run(self.id, self.parameters, arrays, outcomes, {**source, **told, **(more or {})}, drawn)
+
+    # ---------------------------------------------------------------- for sweeps
+
+    #: Names that people type, to fields; a name that leads to a tuple sets it to one value.
+    sweep_names: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
+
+    @classmethod
+    def single(cls, *, quick: bool = False) -> Self:
+        """The configuration that a sweep starts from: of several networks, one."""
+        return cls.quick() if quick else cls()
+
+    def measured(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float | int | bool | str]:
+        """Scalars of a Run for tables and phase diagrams, from the arrays alone.
+
+        Standard names where they apply: ``rank``, ``norm`` (‖θ‖²), ``loss``, ``cost``, ``converged``, ``training``
+        (``"converged"``, ``"budget"`` or ``"diverged"``). By default every array of one element under its own name.
+        """
+        return {name: value.item() for name, value in arrays.items() if value.size == 1}
+
+    @classmethod
+    def spectrum_table(cls, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:  # noqa: ARG003
+        """Singular values of the weights of the network of a single run, (layers, values); None if there is none."""
+        return None
+
+    def batch_shape(self) -> tuple[Any, ...] | None:
+        """Configurations of equal shape may be computed together; None: this one is computed alone."""
+        return None
+
+    @classmethod
+    def compute_together(cls, experiments: Sequence[Any], progress: ProgressFactory) -> list[dict[str, np.ndarray]]:
+        """The arrays of several configurations of one :meth:`batch_shape`, in their order."""
+        return [experiment.compute(progress) for experiment in experiments]
+
+    def lasting(self) -> float:
+        """How long it takes compared with others of its kind; a sweep begins with those that take longest."""
+        return float(getattr(self, "depth", 1))
 
     @classmethod
     def describe(cls) -> dict[str, Any]:
@@ -249,6 +321,15 @@ def find_experiment(name: str) -> type[Experiment]:
     found = find_experiments()
     check_choice("reproduce", "id", name, found)
     return found[name]
+
+
+def plain_scalars(measured: Mapping[str, Any]) -> dict[str, float | int | bool | str]:
+    """Measured values as JSON has them: numbers that are not finite are texts, which ``float`` reads."""
+    found = {}
+    for name, value in measured.items():
+        value = value.item() if isinstance(value, (np.generic, np.ndarray)) else value
+        found[name] = str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return found
 
 
 def _type_name(hint: Any) -> str:

@@ -53,6 +53,7 @@ def draw_ball(figure: Figure, arrays: Mapping[str, np.ndarray], *, layer: int) -
         ("two_pairs", 1, "s-", "vermilion", "velocity, two pairs"),
         ("one_pair", 0, "o:", "sky", "position, the stronger"),
         ("one_pair", 1, "s:", "orange", "velocity, the stronger"),
+        ("constant", 1, "D:", "green", "velocity, a constant"),
     ):
         row = np.clip(arrays[name][:, column], -0.05, 1.0)
         state.plot(number, row, style, color=PALETTE[colour], label=label, markersize=5)
@@ -60,5 +61,5 @@ def draw_ball(figure: Figure, arrays: Mapping[str, np.ndarray], *, layer: int) -
     state.set_ylim(-0.08, 1.42)
     state.set_yticks(np.linspace(0.0, 1.0, 6))
     state.xaxis.set_major_locator(MaxNLocator(integer=True))
-    dress(state, title="(c) The state in waves of frequency 1", x="layer ℓ", y="$R^2$ on new flights")
+    dress(state, title="(c) The state in waves of frequency 1 and 0", x="layer ℓ", y="$R^2$ on new flights")
     state.legend(frameon=False, fontsize=9, loc="upper center", ncols=2)

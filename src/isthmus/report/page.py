@@ -132,7 +132,36 @@ class Notes:
     sentences: Sequence[str]
 
 
-Block = Figure | Table | Picture | Notes
+@dataclass(frozen=True)
+class Phase:
+    """A diagram of cells, one for each setting of a sweep, that can be looked into; readable without a script.
+
+    Attributes
+    ----------
+    key, title : str
+    content : dict
+        Plain data that ``sweep.js`` arranges: ``names``, their ``titles``, ``labels`` of the values of each, ``across``
+        and ``up`` (numbers of names, or None), ``held`` (the value of each other), ``cells``, ``heads``, ``runs``.
+    rows : sequence of (label, sequence of int or None)
+        The first view, from the top: numbers of cells, None where there is none.
+    marks : sequence of (text, class, text)
+        The legend: what stands in the cell, its class, what it means.
+    reading : sequence of str
+    figure : str
+        Key of the figure that shows the spectra of a cell; empty if there is none.
+    """
+
+    kind: ClassVar[str] = "phase"
+    key: str
+    title: str
+    content: dict[str, Any]
+    rows: Sequence[tuple[str, Sequence[int | None]]]
+    marks: Sequence[tuple[str, str, str]]
+    reading: Sequence[str]
+    figure: str = ""
+
+
+Block = Figure | Table | Picture | Notes | Phase
 
 
 @dataclass(frozen=True)
@@ -158,6 +187,10 @@ class Page:
     def figures(self) -> list[Figure]:
         """All figures in their order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, Figure)]
+
+    def phases(self) -> list[Phase]:
+        """All diagrams of cells in their order."""
+        return [block for section in self.sections for block in section.blocks if isinstance(block, Phase)]
 
 
 def short(values: Any) -> list[Any]:

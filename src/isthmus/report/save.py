@@ -23,6 +23,7 @@ PAGES = {
     "Mechanics": "isthmus.report.mechanics_page",
     "Compressed": "isthmus.report.compression_page",
     "Certificate": "isthmus.report.compression_page",
+    "SweepResult": "isthmus.report.sweep_page",
 }
 
 
@@ -43,7 +44,7 @@ def save_report(result: Any, path: str | os.PathLike[str], *, X: Any = None, Y: 
 
     Parameters
     ----------
-    result : Discovery, RankProfile, Run, Diagnosis, History, Verdicts, Mechanics, Compressed, Certificate
+    result : Discovery, RankProfile, Run, Diagnosis, History, Verdicts, Mechanics, Compressed, Certificate, SweepResult
         Or a fitted BottleneckRegressor.
     path : path
         Of the file, in an existing folder; written atomically.

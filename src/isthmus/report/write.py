@@ -29,8 +29,10 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "tone": lambda word: TONES.get(word, "note"), "cell": _cell}
+    phases = [{"key": one.key, "figure": one.figure, **one.content} for one in page.phases()]
     # A page without figures needs no Plotly.
     scripts = [*([get_plotlyjs()] if page.figures() else []), _asset("report.js")]
+    scripts += [_asset("sweep.js")] if phases else []
     return environment.get_template("page.html").render(
         page=page,
         version=isthmus.__version__,
@@ -38,6 +40,7 @@ def render(page: Page) -> str:
         style=Markup(_asset("report.css")),  # noqa: S704 - our own files, as are the scripts
         scripts=[Markup(_closed(script)) for script in scripts],  # noqa: S704
         figures=Markup(_in_script([_figure(figure) for figure in page.figures()])),  # noqa: S704 - escaped there
+        phases=Markup(_in_script(phases)) if phases else "",  # noqa: S704 - escaped there
         picture=_picture,
     )
 

@@ -27,6 +27,7 @@ STATES = {
 _GOES_ON = {
     "discovery": "The same command goes on from the trainings that are kept, and this page with it.",
     "run": "The same command begins it again, and this page follows.",
+    "sweep": "The same command goes on with what is not finished, and this page with it.",
     "diagnosis": "",
 }
 
@@ -128,7 +129,7 @@ def _facts(view: RunView, walks: Walks) -> list[dict[str, str]]:
     if record is None:
         # The sentence of an answer says it all; the report has the rest.
         return []
-    if view.kind == "run":
+    if view.kind in ("run", "sweep"):
         latest = {name: points[-1][1] for name, points in record.curves.items()}
         return [fact(name, number(value, 3), "now") for name, value in list(latest.items())[:5]]
     ridge = None if record.session is None else record.session.ridge

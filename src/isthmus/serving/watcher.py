@@ -23,7 +23,7 @@ from isthmus.serving.stages import Stage, StageShelf
 #: Runs that are shown, the newest first.
 MOST_RUNS = 200
 #: What tells each kind of a finished folder, in the order in which they are looked for.
-KINDS = {"discovery.json": "discovery", "diagnosis.json": "diagnosis", "verdicts.json": "run"}
+KINDS = {"discovery.json": "discovery", "diagnosis.json": "diagnosis", "verdicts.json": "run", "sweep.json": "sweep"}
 REPORT = "report.html"
 #: Folders in which something unfinished keeps its record: inside the one of a discovery, beside that of a Run.
 _INSIDE, _BESIDE = ".progress", ".{name}.progress"
@@ -156,7 +156,7 @@ class _Watched:
         if self._shelf.unreadable and follower is not None:
             problem = problem or f"{self._shelf.unreadable} of the files in it cannot be read"
         kind = answer.kind if isinstance(answer, Answer) else "discovery" if stages else "run"
-        if follower is not None:
+        if follower is not None and kind != "sweep":
             kind = "discovery" if follower is self._followers[0] else "run"
         return RunView(
             id=self.id,
@@ -217,6 +217,9 @@ class _Watched:
 
 
 def _answer_of_document(kind: str, content: Any) -> Answer:
+    if kind == "sweep":
+        told = f"Sweep of {plain(content['experiment'], 100)}: {plain(content['title'], 400)}."
+        return Answer(kind, told, "", {})
     if kind == "diagnosis":
         return Answer(kind, plain(content["sentence"], 500), plain(content["isthmus"]["verdict"], 40), {})
     walks: dict[tuple[int, int], float] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,7 +13,13 @@ from isthmus._checks import fail
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory
 from isthmus.experiments.base import Experiment, parameter
-from isthmus.experiments.bottleneck2023.norm_trained import Settings, Trained, continued, trained
+from isthmus.experiments.bottleneck2023.norm_trained import (
+    Settings,
+    Trained,
+    continued,
+    trained,
+    trained_together,
+)
 from isthmus.measures import CostEstimate, estimate_costs
 from isthmus.plotting.depths import draw_depths
 from isthmus.runs import Outcome
@@ -50,6 +56,7 @@ class NormAndDepth(Experiment):
     quick_seconds: ClassVar[float] = 10.0
     full_seconds: ClassVar[float] = 1200.0
     figure_size: ClassVar[tuple[float, float]] = (14.0, 5.6)
+    sweep_names: ClassVar[Mapping[str, str]] = {"depth": "depths", "ridge": "lam", "task_rank": "rank"}
 
     latent_dim: int = parameter(8, "dimension of z", source="paper", low=1, high=1000)
     rank: int = parameter(2, "coordinates of z that y depends on", source="paper", low=1, high=1000)
@@ -96,6 +103,35 @@ class NormAndDepth(Experiment):
             further=3,
         )
 
+    @classmethod
+    def single(cls, *, quick: bool = False) -> Self:
+        """One network from a random start, continued nowhere."""
+        return (cls.quick() if quick else cls()).replace(depths=(4,), seeds=1, further=0)
+
+    def lasting(self) -> float:
+        """Layers of all networks."""
+        return float(sum(self.depths) * self.seeds)
+
+    def measured(self, arrays: Mapping[str, Array]) -> dict[str, float | int | bool | str]:
+        """Of a single network: rank, ‖θ‖², loss and cost in the paper's units, how its training ended."""
+        if len(arrays["depths"]) != 1:
+            return {}
+        # Runs of before there were sweeps do not say.
+        diverged, converged = bool(arrays.get("diverged", [False])[0]), bool(arrays["converged"][0])
+        return {
+            "rank": int(arrays["ranks"][0]),
+            "norm": float(arrays["norms"][0]),
+            "loss": float(arrays["losses"][0]),
+            "cost": float(arrays["costs"][0]),
+            "converged": converged,
+            "training": "converged" if converged else "diverged" if diverged else "budget",
+        }
+
+    @classmethod
+    def spectrum_table(cls, arrays: Mapping[str, Array]) -> Array | None:
+        """Singular values of the layers of a single network."""
+        return arrays["spectra"][0] if len(arrays["spectra"]) == 1 else None
+
     @property
     def settings(self) -> Settings:
         """The parameters of a training."""
@@ -109,7 +145,25 @@ class NormAndDepth(Experiment):
                 for index in range(self.seeds):
                     nets.append(trained(self.settings, L, index))
                     bar.advance(1)
+        return self._with_continued(nets, progress)
+
+    def batch_shape(self) -> tuple[Any, ...] | None:
+        """Of a single network everything but its λ and seed, which may differ in one computation."""
+        if len(self.depths) != 1 or self.seeds != 1:
+            return None
+        return tuple(item for item in self.parameters.items() if item[0] not in ("lam", "seed"))
+
+    @classmethod
+    def compute_together(cls, experiments: Sequence[Self], progress: ProgressFactory) -> list[dict[str, Array]]:
+        """Train the networks of all in one computation; each then goes on as it does alone."""
+        nets = trained_together([one.settings for one in experiments], experiments[0].depths[0], progress)
+        return [one._with_continued([net], progress) for one, net in zip(experiments, nets)]
+
+    def _with_continued(self, nets: Sequence[Trained], progress: ProgressFactory) -> dict[str, Array]:
+        """The arrays of trained networks, and of the best of each rank as they are continued."""
         arrays = self._table(nets)
+        if not self.further:
+            return arrays
         starts = self.starts(arrays)
         family = [nets[i] for i in starts]
         with progress(len(starts) * self.further, f"{self.id}: continued") as bar:
@@ -122,7 +176,7 @@ class NormAndDepth(Experiment):
         found = self._table(family)
         # The family that a network began in: its rank may change on the way, and must not hide that.
         members = [*starts, *(i for i in starts for _ in range(self.further))]
-        found["families"] = arrays["ranks"][np.array(members, dtype=np.int64)]
+        found["families"] = np.array([arrays["ranks"][i] for i in members], dtype=np.int64)
         return arrays | {f"continued_{name}": values for name, values in found.items() if name != "spectra"}
 
     def _table(self, nets: Sequence[Trained]) -> dict[str, Array]:
@@ -209,9 +263,11 @@ class NormAndDepth(Experiment):
 
 def _slope(whose: str, k: int, fit: CostEstimate, otherwise: str) -> Outcome:
     """Whether the slope is the rank: near it, or in an interval that is narrow enough to say something."""
-    told = f"between {fit.R0.low:.3g} and {fit.R0.high:.3g}; R1 = {fit.R1.value:.3g}; {fit.state}"
     inside = fit.R0.low <= k <= fit.R0.high and fit.R0.high - fit.R0.low <= WIDE
     good = fit.state == "computed" and (abs(fit.R0.value - k) <= NEAR or inside)
+    told = f"between {fit.R0.low:.3g} and {fit.R0.high:.3g}"
+    told += f", R1 = {fit.R1.value:.3g}" if good else ": different minima of this rank do not lie on one line"
+    told += "" if fit.state == "computed" else f"; {fit.state}"
     return Outcome(f"{whose}: slope of ‖θ‖² in L", "agrees" if good else otherwise, fit.R0.value, float(k), told)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from torch import Tensor
 
 from isthmus._errors import ConvergenceWarning
+from isthmus._progress import ProgressFactory
 from isthmus.experiments.bottleneck2023.summary_trained import deepen
 from isthmus.measures import weight_spectra
 from isthmus.networks import FullyConnected
 from isthmus.objective import ridge_from
 from isthmus.problems import partially_seen_surface
-from isthmus.training import Phase, TrainingResult, train
+from isthmus.training import Phase, TrainingResult, train, train_together
 
 Array = np.ndarray
 #: Singular values kept of every layer.
@@ -71,7 +73,7 @@ class Trained:
     result: TrainingResult
 
     def row(self, unit: int) -> dict[str, Array]:
-        """Depth, ‖θ‖², cost and loss in the paper's units, spectra (L, SHOWN), and whether it converged."""
+        """Depth, ‖θ‖², cost and loss in the paper's units, spectra (L, SHOWN), whether it converged or diverged."""
         spectra = np.zeros((self.net.depth, SHOWN))
         for row, s in zip(spectra, weight_spectra(self.net)):
             row[: min(SHOWN, len(s))] = s[:SHOWN].numpy()
@@ -82,6 +84,7 @@ class Trained:
             "losses": np.array(self.result.loss / unit),
             "spectra": spectra,
             "converged": np.array(self.result.state == "converged"),
+            "diverged": np.array(self.result.state == "diverged"),
         }
 
 
@@ -92,11 +95,37 @@ def trained(settings: Settings, depth: int, index: int) -> Trained:
     """A network from a random start, at the full λ from the first step; equal ones are trained once in a process."""
     key = settings, depth, index
     if key not in _KEPT:
-        dims = [settings.d_in, *[settings.width] * (depth - 1), settings.d_out]
-        net = FullyConnected(dims, generator=torch.Generator().manual_seed(1000 * settings.seed + index))
-        plan = [Phase("adam", settings.adam_steps, settings.learning_rate), Phase("lbfgs", settings.steps)]
-        _KEPT[key] = _fit(settings, net, plan)
+        _KEPT[key] = _fit(settings, *_start(settings, depth, index))
     return _KEPT[key]
+
+
+def trained_together(many: Sequence[Settings], depth: int, progress: ProgressFactory) -> list[Trained]:
+    """The first network of each of several settings, which differ in λ and seed; as :func:`trained` to rounding."""
+    starts = [_start(settings, depth, 0) for settings in many]
+    X, Y = (torch.stack(parts) for parts in zip(*(settings.data() for settings in many)))
+    with warnings.catch_warnings():
+        # Not swallowed: the state is in the arrays and in an outcome.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        results = train_together(
+            [net for net, _ in starts],
+            X,
+            Y,
+            ridges=[settings.ridge for settings in many],
+            phases=starts[0][1],
+            tolerance=many[0].tolerance,
+            seeds=[settings.seed for settings in many],
+            show_progress=progress,
+        )
+    if any(result.state == "interrupted" for result in results):
+        raise KeyboardInterrupt
+    return [Trained(net, result) for (net, _), result in zip(starts, results)]
+
+
+def _start(settings: Settings, depth: int, index: int) -> tuple[FullyConnected, list[Phase]]:
+    """Random weights, and what is done with them."""
+    dims = [settings.d_in, *[settings.width] * (depth - 1), settings.d_out]
+    net = FullyConnected(dims, generator=torch.Generator().manual_seed(1000 * settings.seed + index))
+    return net, [Phase("adam", settings.adam_steps, settings.learning_rate), Phase("lbfgs", settings.steps)]
 
 
 def continued(settings: Settings, start: Trained, depth: int) -> Trained:

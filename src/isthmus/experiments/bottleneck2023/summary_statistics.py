@@ -91,10 +91,11 @@ class SymmetryLearning(DescentLosses):
         why = "" if count == 2 else f"{reading.status}: {reading.count} stand out"
         found = [Outcome("singular values that stand out in the middle", _status(count == 2), float(count), 2.0, why)]
         ratio, error = (float(x) for x in arrays["orbits"][:, 2])
-        good = ratio < COLLAPSED
-        why = "" if good else f"± {error:.1g}; the least over the layers is {np.nanmin(arrays['orbits'][0]):.3g}"
+        good, first = ratio < COLLAPSED, _from(arrays["orbits"][0])
+        later = not good and 2 < first <= self.layer
+        why = "" if good else f"± {error:.1g}; " + (f"below that from layer {first} on" if later else "nor later")
         name = "rotations around w: orbit distance at layer 2, share of the range"
-        found.append(Outcome(name, _status(good), ratio, COLLAPSED, why))
+        found.append(Outcome(name, "differs" if later else _status(good), ratio, COLLAPSED, why))
         first = _from(arrays["orbits_mirrored"][0])
         good = 0 < first <= self.layer
         why = "" if good else f"not collapsed at layer {self.layer}: {arrays['orbits_mirrored'][0][self.layer]:.3g}"

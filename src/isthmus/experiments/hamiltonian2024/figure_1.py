@@ -37,6 +37,11 @@ class LeakyPaths(Experiment):
     )
     quick_seconds: ClassVar[float] = 20.0
     full_seconds: ClassVar[float] = 1500.0
+    sweep_names: ClassVar[Mapping[str, str]] = {
+        "effective_depth": "effective_depths",
+        "ridge": "lam",
+        "task_rank": "rank",
+    }
 
     d_in: int = parameter(20, "inputs", source="paper", low=1, high=10_000)
     rank: int = parameter(5, "latent variables of the task", source="paper", low=1, high=1000)
@@ -65,6 +70,33 @@ class LeakyPaths(Experiment):
             samples=120,
             steps=40,
         )
+
+    @classmethod
+    def single(cls, *, quick: bool = False) -> Self:
+        """One network."""
+        return (cls.quick() if quick else cls()).replace(effective_depths=(DEEP,))
+
+    def lasting(self) -> float:
+        """Steps of all networks."""
+        return float(len(self.effective_depths) * self.layers)
+
+    def measured(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float | int | bool | str]:
+        """Of a single network: clear singular values in the middle, the two estimates of the rank, loss and cost."""
+        if len(self.effective_depths) != 1:
+            return {}
+        reading = read_spectrum(arrays["weight_spectra"][0][self.layers // 2])
+        return {
+            "rank": int(reading.count) if reading.status == "clear" else float("nan"),
+            "hamiltonian_rank": float(-2.0 / self.effective_depths[0] * np.median(arrays["hamiltonian"][0])),
+            "identity_cost": float(arrays["identity_cost"][0].min()),
+            **{name: float(arrays[name][0]) for name in ("loss", "cost", "test_error")},
+            "converged": bool(arrays["converged"][0]),
+        }
+
+    @classmethod
+    def spectrum_table(cls, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Singular values of the steps of a single network."""
+        return arrays["weight_spectra"][0] if len(arrays["weight_spectra"]) == 1 else None
 
     @property
     def settings(self) -> Settings:

@@ -55,6 +55,7 @@ class RankFigure1(Experiment):
     quick_seconds: ClassVar[float] = 20.0
     full_seconds: ClassVar[float] = 120.0
     figure_size: ClassVar[tuple[float, float]] = (11.0, 7.6)
+    sweep_names: ClassVar[Mapping[str, str]] = {"ridge": "lam", "task_rank": "rank"}
 
     d_in: int = parameter(50, "inputs", source="paper", low=1, high=10_000)
     d_out: int = parameter(50, "outputs", source="paper", low=1, high=10_000)
@@ -118,6 +119,23 @@ class RankFigure1(Experiment):
         """Train, then measure."""
         net, X, result = self.solve(progress)
         return measure(net, X, result, self.points)
+
+    def measured(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float | int | bool | str]:
+        """The rank that all evidence agrees on (NaN if it does not), ‖θ‖², loss and cost, how the training ended."""
+        rank, converged, diverged = int(arrays["rank"]), bool(arrays["converged"]), bool(arrays.get("diverged", False))
+        return {
+            "rank": float("nan") if rank < 0 else rank,
+            "norm": float(arrays["weight_norms"].sum() + arrays["bias_norms"].sum()),
+            "loss": float(arrays["loss"]),
+            "cost": float(arrays["cost"]),
+            "converged": converged,
+            "training": "converged" if converged else "diverged" if diverged else "budget",
+        }
+
+    @classmethod
+    def spectrum_table(cls, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Singular values of the weights."""
+        return arrays["weight_spectra"]
 
     def outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
         """The middle layers' rank, the rank by each kind of evidence, the norm beside the paper's, convergence."""
@@ -189,6 +207,7 @@ def measure(net: FullyConnected, X: Tensor, result: TrainingResult, points: int)
         "cost": np.array(result.cost),
         "ridge": np.array(result.ridge),
         "converged": np.array(result.state == "converged"),
+        "diverged": np.array(result.state == "diverged"),
         "gradient": np.array(result.criteria.gradient),
         "balance": np.array(result.criteria.balance),
         "history": np.stack([result.history[k] for k in ("loss", "cost", "norm", "ridge")]),

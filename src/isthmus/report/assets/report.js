@@ -163,6 +163,11 @@
         draw(figure);
       });
     }
+    // What another script wants it to show, by path.
+    box.addEventListener("isthmus-show", ({ detail }) => {
+      for (const [path, value] of Object.entries(detail)) set(spec, path, value);
+      if (figure.drawn) draw(figure);
+    });
     for (const button of box.querySelectorAll("[data-save]")) {
       button.addEventListener("click", () => savePlot(figure, button.dataset.save));
     }

@@ -1,0 +1,206 @@
+"""A table of runs gathered into settings: the ranks of all seeds, how many agree, what is missing.
+
+Plain data for whoever draws a sweep; nothing here draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The state of a run that was computed to its end.
+DONE = "done"
+#: Steps of an axis are equal within this share; values that spread over this factor are read by powers.
+EVEN, SPREAD = 0.02, 30.0
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A parameter that was swept, and its values in their order."""
+
+    name: str
+    values: tuple[Any, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The values as people read them, with as few digits as keep them apart."""
+        for digits in (3, 4, 6, 17):
+            told = ["none" if v is None else f"{v:.{digits}g}" if isinstance(v, float) else str(v) for v in self.values]
+            if len(set(told)) == len(told):
+                break
+        return told
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it can be an axis of numbers."""
+        return len(self.values) > 1 and all(_is_number(value) for value in self.values)
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether its values are geometric, or spread so unevenly that powers show them better."""
+        if not self.numeric or min(self.values) <= 0 or len(self.values) < 3:
+            return False
+        steps = np.diff(np.asarray(self.values, dtype=np.float64))
+        factors = np.diff(np.log(np.asarray(self.values, dtype=np.float64)))
+        if np.ptp(steps) <= EVEN * steps.mean():
+            return False
+        return bool(np.ptp(factors) <= EVEN * factors.mean()) or self.values[-1] >= SPREAD * self.values[0]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value of every swept parameter, and what its seeds gave.
+
+    Attributes
+    ----------
+    at : tuple of int
+        Which value of each parameter.
+    keys : tuple of str
+        Its runs, whatever became of them.
+    states : mapping of str to int
+        How many runs are in which state.
+    ranks : mapping of int to int
+        How many of the finished runs have which rank.
+    """
+
+    at: tuple[int, ...]
+    keys: tuple[str, ...]
+    states: Mapping[str, int]
+    ranks: Mapping[int, int]
+
+    @property
+    def measured(self) -> int:
+        """Finished runs that have a rank."""
+        return sum(self.ranks.values())
+
+    @property
+    def rank(self) -> int | None:
+        """The most frequent rank, of equally frequent ones the smallest; None if nothing was measured."""
+        return min(self.ranks, key=lambda rank: (-self.ranks[rank], rank)) if self.ranks else None
+
+    @property
+    def agreement(self) -> float:
+        """The share of the measured runs that have :attr:`rank`."""
+        return max(self.ranks.values()) / self.measured if self.ranks else math.nan
+
+    @property
+    def wanting(self) -> int:
+        """Runs that have no rank: failed, diverged, not computed yet."""
+        return len(self.keys) - self.measured
+
+    @property
+    def told(self) -> str:
+        """What came out, in words."""
+        others = [f"{count} {state}" for state, count in self.states.items() if state != DONE]
+        if unread := self.states.get(DONE, 0) - self.measured:
+            others.append(f"{unread} done without a rank")
+        if self.rank is None:
+            return "; ".join(others) or "nothing was computed"
+        first = f"rank {self.rank} in {self.ranks[self.rank]} of {self.measured} run{'s' * (self.measured != 1)}"
+        if len(self.ranks) > 1:
+            rest = sorted(rank for rank in self.ranks if rank != self.rank)
+            first += f", {', '.join(map(str, rest))} in the others"
+        return "; ".join([first, *others])
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """All settings of a sweep, and the numbers of its finished runs by name and key."""
+
+    swept: tuple[Swept, ...]
+    settings: tuple[Setting, ...]
+    numbers: Mapping[str, Mapping[str, float]]
+
+    def place(self, name: str) -> int:
+        """The number of a swept parameter."""
+        return [one.name for one in self.swept].index(name)
+
+    def numeric(self) -> list[str]:
+        """Swept parameters that can be an axis of numbers."""
+        return [one.name for one in self.swept if one.numeric]
+
+    def along(self, *names: str) -> dict[tuple[int, ...], list[Setting]]:
+        """Settings that differ in ``names`` alone, by the place of all others (−1 at ``names``)."""
+        free = {self.place(name) for name in names}
+        found: dict[tuple[int, ...], list[Setting]] = {}
+        for one in self.settings:
+            found.setdefault(tuple(-1 if i in free else at for i, at in enumerate(one.at)), []).append(one)
+        return dict(sorted(found.items()))
+
+    def where(self, at: Sequence[int]) -> str:
+        """A place in words: ``"ridge = 0.001, width = 50"``."""
+        pairs = [(one.name, one.labels[i]) for one, i in zip(self.swept, at) if i >= 0 and len(one.values) > 1]
+        return ", ".join(f"{name} = {value}" for name, value in pairs)
+
+    def ranks(self) -> list[int]:
+        """All ranks that were found."""
+        return sorted({rank for one in self.settings for rank in one.ranks})
+
+
+def gather(frame: pd.DataFrame, names: Sequence[str]) -> Gathered:
+    """Settings from one row for each run: ``state``, a column for each of ``names``, and what was measured.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Indexed by key. Columns of numbers are kept for runs that are done.
+    names : sequence of str
+        Swept parameters, without the seed.
+    """
+    # A swept width and a measured width would be one column: the first of a name counts.
+    frame = frame.loc[:, ~frame.columns.duplicated()]
+    columns = [[_plain(value) for value in frame[name]] for name in names]
+    swept = tuple(Swept(name, tuple(sorted(set(column), key=_order))) for name, column in zip(names, columns))
+    places = [{value: i for i, value in enumerate(one.values)} for one in swept]
+    keys, states = [str(key) for key in frame.index], [str(state) for state in frame["state"]]
+    finished = [key for key, state in zip(keys, states) if state == DONE]
+    done = frame[frame["state"] == DONE]
+    numbers = {
+        str(name): {key: _number(value) for key, value in zip(finished, done[name])}
+        for name in frame.columns
+        if name not in (*names, "state", "error", "seed")
+    }
+    rank = numbers.get("rank", {})
+    members: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(keys)):
+        at = tuple(place[column[row]] for place, column in zip(places, columns))
+        members.setdefault(at, []).append(row)
+    settings = []
+    for at, rows in sorted(members.items()):
+        found = [rank[keys[row]] for row in rows if keys[row] in rank]
+        ranks = Counter(int(value) for value in found if math.isfinite(value) and value >= 0 and value == int(value))
+        counts = Counter(states[row] for row in rows)
+        settings.append(Setting(at, tuple(keys[row] for row in rows), dict(counts), dict(ranks)))
+    return Gathered(swept, tuple(settings), numbers)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python has it; None where there is none."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float):
+        return None if math.isnan(value) else int(value) if value.is_integer() and abs(value) < 2**53 else value
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Numbers first, by size; then truths and texts; what is missing last."""
+    return (2, "") if value is None else (0, value) if _is_number(value) else (1, str(value))
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

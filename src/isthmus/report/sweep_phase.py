@@ -1,0 +1,238 @@
+"""The phase diagram of a sweep: the most frequent rank of every setting, how many seeds agree, and what is inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isthmus._errors import IsthmusError
+from isthmus._html import number, plain
+from isthmus.plotting.sweeps import RANKS, axes_of, held
+from isthmus.plotting.sweeps_cells import Gathered, Setting
+from isthmus.report.charts import axis, label, layout, powers
+from isthmus.report.page import Figure, Phase, short
+from isthmus.report.sweep_figures import LEGEND
+
+if TYPE_CHECKING:
+    from isthmus.sweeps.result import SweepResult
+
+#: Runs and numbers up to which the spectra of all layers are kept; beyond, that of the middle layer.
+ALL_LAYERS, NUMBERS = 500, 250_000
+#: Values of a spectrum, and of one among very many; values below the floor are drawn at it.
+VALUES, FEWER, FLOOR = 12, 8, 1e-6
+#: From this agreement on a cell is dark enough for light letters; characters of a label, of an error, of all errors.
+SURE, LABEL, ERROR, ERRORS = 0.85, 18, 300, 400_000
+#: The figure that shows what is inside a cell.
+INSIDE = "cell"
+#: What a table of a cell shows of its runs, where it was measured.
+_SHOWN = {"rank": "rank", "norm": "‖θ‖²", "loss": "loss", "cost": "cost", "training": "training"}
+
+_READING = (
+    "Each cell is one setting. Its number and colour are the rank that most of its seeds ended with, of equally "
+    "frequent ones the smallest. The paler a cell, the fewer seeds agree.",
+    "Cells are equally large, so that a geometric range reads as a logarithmic axis.",
+    "Click a cell, or walk with the arrow keys and press Enter, to see its runs below.",
+)
+_STATES = (
+    "Each cell is one setting: how many of its runs are done. No rank was measured, so nothing is coloured.",
+    "Click a cell, or walk with the arrow keys and press Enter, to see its runs below.",
+)
+_MENUS = "Choose which two parameters to show; the others are held at what their menus say."
+_SPECTRA = (
+    "Singular values of the weights of every network in the chosen cell, from the inputs at the left to the outputs at "
+    "the right. Colours are seeds; the values that the rank counts are strong, the others thin.",
+    "A bottleneck is a few strong lines that stay level through the middle while all others are far below.",
+    "What is below 10⁻⁶ is drawn at the bottom. A click on a seed's name hides it.",
+)
+_MIDDLE = (
+    "Singular values of the weights in the middle layer of every network in the chosen cell, falling; colours are "
+    "seeds. A rank shows as a cliff.",
+    "What is below 10⁻⁶ is drawn at the bottom. A click on a seed's name hides it.",
+)
+
+
+def phase(result: SweepResult, found: Gathered) -> list[Phase | Figure]:
+    """The diagram, and below it the figure of the spectra of one cell, if there are any."""
+    ranked = bool(found.ranks())
+    across, up = (None if name is None else found.place(name) for name in axes_of(found))
+    at = held(found, [found.swept[i].name for i in (across, up) if i is not None], None)
+    keys = [key for one in found.settings for key in one.keys]
+    spectra, layered = _spectra(result, found, keys)
+    place = {key: row for row, key in enumerate(keys)}
+    heads, runs = _runs(result, keys)
+    cells = [[list(one.at), *_face(one, ranked), one.told, place[one.keys[0]], len(one.keys)] for one in found.settings]
+    seen = [i for i, one in enumerate(found.settings) if one.measured and _seen(one, at)]
+    names = [plain(one.name, 40) for one in found.swept]
+    content = {
+        "names": names,
+        "titles": [f"{n} (logarithmic)" if one.logarithmic else n for n, one in zip(names, found.swept)],
+        "labels": [[plain(text, LABEL) for text in one.labels] for one in found.swept],
+        "across": across,
+        "up": up,
+        "held": [max(place, 0) for place in at],
+        "cells": cells,
+        "first": seen[len(seen) // 2] if seen else 0,
+        "heads": heads,
+        "runs": runs,
+        "caption": "Spectra" if layered else "Spectrum of the middle layer",
+        "layers": layered,
+        "spectra": spectra,
+    }
+    reading = [*(_READING if ranked else _STATES), *([_MENUS] if len(found.swept) > 2 else [])]
+    has_spectra = any(spectra)
+    title = "Rank over the settings" if ranked else "What was computed"
+    figure = INSIDE if has_spectra else ""
+    drawn = Phase("phase", title, content, _rows(found, across, up, at), _marks(found), reading, figure)
+    return [drawn, _inside(content, len(keys))] if has_spectra else [drawn]
+
+
+def _seen(one: Setting, at: tuple[int, ...]) -> bool:
+    return all(there in (-1, here) for here, there in zip(one.at, at))
+
+
+def _face(one: Setting, ranked: bool) -> tuple[str, str, float | None]:
+    """What a cell says, its class, and how many agree."""
+    bad = one.states.get("failed", 0) + one.states.get("diverged", 0)
+    if not ranked:
+        done = one.states.get("done", 0)
+        return f"{done}/{len(one.keys)}", f"unmeasured{' bad' if bad else ''}", None
+    if one.rank is None:
+        return ("×", "unmeasured bad", None) if bad else ("·", "unmeasured", None)
+    kind = f"rank r{min(one.rank, len(RANKS) - 1)}{' firm' if one.agreement >= SURE else ''}"
+    return str(one.rank), f"{kind}{' wanting' if one.wanting else ''}", float(f"{one.agreement:.3g}")
+
+
+def _rows(
+    found: Gathered, across: int | None, up: int | None, at: tuple[int, ...]
+) -> list[tuple[str, list[int | None]]]:
+    """The first view from the top, as it is seen without a script."""
+    where = {one.at: index for index, one in enumerate(found.settings)}
+    counts = [1 if i is None else len(found.swept[i].values) for i in (across, up)]
+    rows = []
+    for row in reversed(range(counts[1])):
+        line = []
+        for column in range(counts[0]):
+            spot = [max(place, 0) for place in at]
+            for i, value in ((across, column), (up, row)):
+                if i is not None:
+                    spot[i] = value
+            line.append(where.get(tuple(spot)))
+        rows.append(("" if up is None else plain(found.swept[up].labels[row], LABEL), line))
+    return rows
+
+
+def _marks(found: Gathered) -> list[tuple[str, str, str]]:
+    """The legend: every rank that occurs, and the other looks a cell may have here."""
+    ranks, top = found.ranks(), len(RANKS) - 1
+    marks = []
+    for rank in ranks:
+        if rank < top or rank == min(one for one in ranks if one >= top):
+            beyond = " and more" if rank >= top and max(ranks) > rank else ""
+            told = "nothing left" if rank == 0 else f"rank {rank}{beyond}"
+            marks.append((str(rank), f"rank firm r{min(rank, top)}", told))
+    if any(one.measured and one.agreement < 1 for one in found.settings):
+        marks.append(("", "rank pale", "fewer seeds agree"))
+    if any(one.measured and one.wanting for one in found.settings):
+        marks.append(("", "rank wanting", "some runs failed, diverged or are missing"))
+    empty = {_face(one, bool(ranks))[0] for one in found.settings if ranks and one.rank is None}
+    told = {
+        "×": ("unmeasured bad", "nothing measured: failed or diverged"),
+        "·": ("unmeasured", "nothing measured yet"),
+    }
+    marks += [(text, *told[text]) for text in sorted(empty)]
+    return marks
+
+
+def _runs(result: SweepResult, keys: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Rows of the small tables, all cells as texts."""
+    frame = result.frame.loc[:, ~result.frame.columns.duplicated()]
+    # A swept parameter stands above the table already.
+    columns = ["seed", "state", *(name for name in _SHOWN if name in frame.columns and name not in result.names)]
+    heads = [_SHOWN.get(name, name) for name in columns]
+    rows = zip(*(frame[name].tolist() for name in columns))
+    texts = {str(key): [*map(_told, row), str(key)] for key, row in zip(frame.index, rows)}
+    errors = frame["error"].tolist() if "error" in frame.columns else []
+    if any(isinstance(error, str) and error for error in errors):
+        heads.append("error")
+        limit = min(ERROR, max(20, ERRORS // len(errors)))
+        for row, error in zip(texts.values(), errors):
+            row.append(plain(error, limit) if isinstance(error, str) else "")
+    return [*heads[: len(columns)], "key", *heads[len(columns) :]], [texts[key] for key in keys]
+
+
+def _told(value: Any, limit: int = 60) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else plain(value, limit)
+
+
+def _spectra(result: SweepResult, found: Gathered, keys: list[str]) -> tuple[list[Any], bool]:
+    """For each run its label, its rank and its values by number and layer; whether that is all layers."""
+    seeds = dict(zip([str(key) for key in result.frame.index], result.frame["seed"].tolist()))
+    ranks = found.numbers.get("rank", {})
+    layered = len(keys) <= ALL_LAYERS
+    tables: dict[str, np.ndarray] = {}
+    for key in keys:
+        values = _table(result, key)
+        if values is not None:
+            tables[key] = values if layered else _middle(values)
+    if layered and sum(values.size for values in tables.values()) > NUMBERS:
+        layered, tables = False, {key: _middle(values) for key, values in tables.items()}
+    rows: list[Any] = []
+    for key in keys:
+        if key not in tables:
+            rows.append(None)
+            continue
+        rank = ranks.get(key, math.nan)
+        count = int(rank) if math.isfinite(rank) else None
+        told = label(f"seed {_told(seeds[key])}" + ("" if count is None else f": rank {count}"))
+        rows.append([told, count, _brief(tables[key].T if layered else tables[key])])
+    return rows, layered
+
+
+def _middle(values: np.ndarray) -> np.ndarray:
+    return values[len(values) // 2, :FEWER]
+
+
+def _brief(values: np.ndarray) -> list[Any]:
+    """Numbers of three digits, at least the floor; None where a layer has fewer."""
+    if values.ndim > 1:
+        return [_brief(row) for row in values]
+    return [float(f"{max(value, FLOOR):.3g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _table(result: SweepResult, key: str) -> np.ndarray | None:
+    """(layers, values) of a run; None where there is none, or what is there is none."""
+    try:
+        values = np.asarray(result.spectra[key], dtype=np.float64)
+    except (KeyError, OSError, IsthmusError):
+        return None
+    return values[:, :VALUES] if values.ndim == 2 and values.size else None
+
+
+def _inside(content: dict[str, Any], runs: int) -> Figure:
+    layered = content["layers"]
+    top = max(_all(row[2] for row in content["spectra"] if row is not None), default=1.0)
+    up = axis("singular value", **powers(FLOOR, max(top, 1.0)), range=[math.log10(FLOOR) - 0.2, _ceiling(top)])
+    across = axis("layer" if layered else "singular value number", dtick=1, showgrid=False)
+    chart = layout(across, up) | {"showlegend": True, "legend": LEGEND}
+    reading: list[str] = [*(_SPECTRA if layered else _MIDDLE)]
+    if not layered:
+        reading.append(f"Of so many runs ({runs:,}) only the middle layer is kept here; the folder has all layers.")
+    told = "Singular values of the networks of the chosen cell."
+    return Figure(INSIDE, content["caption"], [], chart, reading, told, 460)
+
+
+def _ceiling(top: float) -> float:
+    return short(math.log10(max(top, 1.0)) + 0.15)[0]
+
+
+def _all(values: Iterable[Any]) -> Iterable[float]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _all(value)
+        elif value is not None:
+            yield value

@@ -1,0 +1,146 @@
+"""One sweep at a time in a folder: a lock of the operating system, with a sign of life for who looks on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from isthmus.sweeps.places import LOCK, read_small
+
+try:
+    import fcntl
+except ImportError:  # Windows: the sign of life alone decides
+    fcntl = None
+
+#: Seconds between two signs of life, and without one until a process counts as gone.
+BEAT, LAPSE = 2.0, 30.0
+#: What file systems answer that know no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that works in a folder, by its own account; ``age`` is how long ago it gave a sign of life."""
+
+    host: str
+    pid: int
+    since: float
+    age: float
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is at work, as far as can be seen from here."""
+        if self.age > LAPSE:
+            return False
+        return self.host != platform.node() or _exists(self.pid)
+
+    def __str__(self) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"process {self.pid} on {self.host}, since {when}"
+
+
+def holder(folder: Path) -> Holder | None:
+    """Who holds the lock of a folder; None if nobody says so."""
+    found, _ = read_small(folder / LOCK)
+    try:
+        seen = (folder / LOCK).stat().st_mtime
+        if found is None:
+            return None
+        return Holder(str(found["host"]), int(found["pid"]), float(found["since"]), time.time() - seen)
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+class Lock:
+    """``with Lock(folder):`` one process at a time; another one fails at once and is told who it is.
+
+    The lock is the operating system's and ends with the process, however that ends. On file systems and systems
+    without such locks the sign of life decides: a folder is free ``LAPSE`` seconds after the last.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._folder = folder / LOCK, folder
+        self._file: int | None = None
+        self._over = threading.Event()
+        self._pulse: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        self._file = os.open(self._path, flags, 0o666)
+        try:
+            self._take()
+            self._say({"host": platform.node(), "pid": os.getpid(), "since": time.time()})
+        except BaseException:
+            os.close(self._file)
+            self._file = None
+            raise
+        self._pulse = threading.Thread(target=self._beat, name="isthmus-sweep", daemon=True)
+        self._pulse.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._pulse is not None:
+            self._pulse.join()
+        # Emptied, not removed: another process may already wait on this very file.
+        with contextlib.suppress(OSError):
+            self._say(None)
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _take(self) -> None:
+        before = holder(self._folder)
+        if fcntl is not None and self._file is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as problem:
+                if problem.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    self._refuse(before)
+                if problem.errno not in _NO_LOCKS:
+                    raise
+            else:
+                # Ours: whoever is named there died without a word. On another machine it may only seem so.
+                if before is None or before.host == platform.node() or not before.alive:
+                    return
+        if before is not None and before.alive:
+            self._refuse(before)
+
+    def _refuse(self, other: Holder | None) -> None:
+        from isthmus._checks import fail
+
+        do = "Wait for it (`isthmus runs DIR --watch` follows it), or choose another folder."
+        got = "another one" if other is None else f"another one: {other}"
+        fail("sweep", f"one sweep at a time may work in {self._folder.name!r}", got, do)
+
+    def _say(self, content: dict[str, Any] | None) -> None:
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
+            if content is not None:
+                os.pwrite(self._file, json.dumps(content).encode(), 0)
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

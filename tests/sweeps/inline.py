@@ -1,0 +1,78 @@
+"""An engine that computes in this process, and helpers that the tests of sweeps share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from tiny import MARKERS
+
+from isthmus.engines.base import Engine, execute
+from isthmus.runs import Run
+from isthmus.sweeps.places import RUNS
+
+
+class Inline(Engine):
+    """One task after the other, here; remembers them. ``stop_after`` results it acts as after Ctrl-C."""
+
+    name: ClassVar[str] = "inline"
+
+    def __init__(self, *, stop_after: int | None = None) -> None:
+        self.tasks, self.closed, self._left = [], False, stop_after
+
+    def places(self, tasks=()):
+        return 1
+
+    def run(self, tasks, started):
+        self.tasks = list(tasks)
+        try:
+            for task in tasks:
+                started(task, "here")
+                for finished in execute(task):
+                    if self._left == 0:
+                        raise KeyboardInterrupt
+                    if self._left is not None:
+                        self._left -= 1
+                    yield finished
+        finally:
+            self.closed = True
+
+
+def counts() -> dict[str, int]:
+    """How often each key was computed, by the markers of Tiny."""
+    found: dict[str, int] = {}
+    for path in Path(os.environ[MARKERS]).iterdir():
+        key = path.name.partition("-")[0]
+        found[key] = found.get(key, 0) + 1
+    return found
+
+
+def contents(folder: Path) -> dict[str, dict[str, bytes]]:
+    """Every Run of a sweep, read and checked, as the bytes of its arrays."""
+    found = {}
+    for path in sorted((folder / RUNS).iterdir()):
+        run = Run.read(path)
+        assert run.key == path.name
+        found[run.key] = {name: np.ascontiguousarray(array).tobytes() for name, array in run.arrays.items()}
+    return found
+
+
+@contextlib.contextmanager
+def small_disk(where: Path, size: str) -> Iterator[bool]:
+    """A file system of ``size`` at ``where``; False where we may not make one."""
+    where.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(where)]
+    try:
+        made = os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        made = False
+    try:
+        yield made
+    finally:
+        if made:
+            subprocess.run(["umount", "-l", str(where)], capture_output=True, check=True)
