@@ -40,6 +40,8 @@ extensions = [
     "api",
     "ids",
     "mathml",
+    "overviews",
+    "papers",
 ]
 exclude_patterns = ["_build"]
 

@@ -10,11 +10,11 @@ ID = re.compile(r"\b[MQACF](?:-[a-z0-9]+)+\b")
 
 
 def script(text, start):
-    """The sub- or superscript beginning at ``start``, and the position after it."""
-    if text[start] == "{":
+    """The sub- or superscript beginning at ``start``, in braces or parentheses or bare, and the position after it."""
+    if closing := {"{": "}", "(": ")"}.get(text[start]):
         depth = 0
         for end in range(start, len(text)):
-            depth += (text[end] == "{") - (text[end] == "}")
+            depth += (text[end] == text[start]) - (text[end] == closing)
             if depth == 0:
                 return text[start + 1 : end], end + 1
         raise ValueError(f"`unicode_math`: unbalanced braces in {text!r}. Close the brace.")
