@@ -28,8 +28,10 @@ check: $(VENV)/.installed-test
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/run_all.py
 
+# All figures in full: hours. What is kept in runs/figures is not run again.
 figures: $(VENV)/.installed
-	$(BIN)/isthmus reproduce all
+	$(BIN)/isthmus reproduce all --out runs/figures
+	$(BIN)/python docs/_ext/keep_figure.py runs/figures/F-*
 
 docs: $(VENV)/.installed-test
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

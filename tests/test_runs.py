@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import isthmus
-from isthmus import FileFormatError, IsthmusError, Run, _folders, files, runs
+from isthmus import FileFormatError, IsthmusError, Run, _folders, _provenance, files, runs
 from isthmus.runs import Outcome, check_destination, configuration_key, provenance
 
 PNG = b"\x89PNG not really"
@@ -303,8 +303,12 @@ def test_provenance_fields(monkeypatch):
     assert found["threads"] == torch.get_num_threads()
     assert {"torch", "numpy", "safetensors"} <= set(found["versions"])
     assert found["isthmus"] == isthmus.__version__
+    assert provenance()["commit"] == found["commit"]
+    # Asked once for a process: without git it must do all the same.
+    _provenance._commit.cache_clear()
     monkeypatch.setenv("PATH", "")
     assert provenance()["commit"] is None
+    _provenance._commit.cache_clear()
     json.dumps(found, allow_nan=False)
 
 
@@ -329,6 +333,7 @@ def test_provenance_of_a_checkout(tmp_path, monkeypatch):
     def ask():
         with monkeypatch.context() as inside:
             inside.setenv("GIT_DIR", "/nowhere")
+            copied._commit.cache_clear()
             found = copied.provenance()
         return [found["commit"], found["dirty"]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import subprocess
@@ -68,6 +69,7 @@ def provenance(
     }
 
 
+@functools.cache  # once for a process: a sweep writes thousands of Runs with the code that it began with
 def _commit() -> tuple[str | None, bool | None]:
     """Commit of the checkout that *tracks* this package, and whether the package differs from it."""
     # A virtual environment inside somebody's repository is not a checkout of isthmus: hence `ls-files`.

@@ -143,7 +143,9 @@ class SweepResult:
         found: dict[str, float | int] = {"configurations": len(part), "count": len(finished)}
         names = self.measured
         if "rank" in part.columns:
-            values, counts = np.unique(_numbers(finished["rank"]), return_counts=True)
+            # A diverged training has a Run and no rank.
+            done = finished[finished["state"] == "done"]
+            values, counts = np.unique(_numbers(done["rank"]), return_counts=True)
             most = int(np.argmax(counts)) if len(values) else -1
             found["rank"] = float(values[most]) if most >= 0 else np.nan
             found["agreement"] = float(counts[most] / counts.sum()) if most >= 0 else np.nan
