@@ -188,6 +188,47 @@ def test_groups_time_gaps_and_text(capsys):
     assert any("dropped 2 rows" in note for note in document["notes"])
 
 
+def test_exclude_and_decimal_commas(capsys):
+    table = frame().drop(columns=["patient", "hour"])
+    table.insert(0, "id", np.arange(500, 600))
+    table.to_csv("commas.csv", index=False, sep=";", decimal=",")
+    common = ["discover", "commas.csv", "--target", "y*", "--exclude", "city", *QUICK, "--rank", "2", "--out", "found"]
+    code, _, err = call(capsys, *common)
+    assert code == 3
+    assert "if these are decimal commas, add --decimal ," in err
+    common += ["--decimal", ","]
+    code, out, err = call(capsys, *common)
+    assert code == 0, err
+    assert "'id' numbers the rows and is an input like any other" in " ".join(out.split())
+    assert read("found")["inputs"] == ["id", *NAMES]
+    code, out, err = call(capsys, *common, "--exclude", "id", "--exclude", "y2")
+    assert code == 0, err
+    assert "numbers the rows" not in out
+    document = read("found")
+    assert document["inputs"] == list(NAMES)
+    assert document["outputs"] == ["y0", "y1"]
+    assert document["data"]["exclude"] == ["city", "id", "y2"]
+    assert document["data"]["decimal"] == ","
+    assert any(note == "left out 3 columns as asked: 'id', 'y2', 'city'" for note in document["notes"])
+    found = isthmus.load("found/model.safetensors")
+    np.testing.assert_array_equal(found.coordinates, found.transform(frame()[list(NAMES)]))
+    for verb, wanted in (("transform", found.coordinates), ("predict", found.predict(frame()[list(NAMES)]))):
+        code, _, err = call(capsys, verb, "found", "commas.csv")
+        assert code == 3
+        assert "--decimal ," in err
+        code, out, err = call(capsys, verb, "found", "commas.csv", "--decimal", ",")
+        assert code == 0, err
+        np.testing.assert_array_equal(numbers(out)[1], wanted)
+
+
+def test_exclude_from_an_archive(capsys):
+    task = linear()
+    np.savez("data.npz", X=task.X, Y=task.Y)
+    code, _, err = call(capsys, "discover", "data.npz", "--exclude", "X3", *QUICK, "--rank", "1", "--out", "found")
+    assert code == 0, err
+    assert read("found")["inputs"] == ["X0", "X1", "X2"]
+
+
 def test_medians_are_kept_for_new_rows(capsys):
     table = frame().drop(columns=["patient", "hour"])
     table.loc[[3, 4], "a"] = np.nan
@@ -197,6 +238,7 @@ def test_medians_are_kept_for_new_rows(capsys):
     assert code == 0, err
     assert "as given" in out
     assert read("found")["verdict"] == "given"
+    assert sum("by the median of 1 column: 'a'" in note for note in read("found")["notes"]) == 1
     found = isthmus.load("found/model.safetensors")
     assert found.fill is not None
     assert found.fill[0] == np.nanmedian(table["a"])
@@ -288,6 +330,10 @@ def test_on_a_terminal_there_is_a_picture(model, monkeypatch, capsys):
         (["data.csv", "--target", "y*", "--missing", "bogus"], 2, "bogus"),
         (["data.csv", "--target", "y*", "--text", "bogus"], 2, "bogus"),
         (["data.csv", "--target", "z"], 3, "no match"),
+        (["data.csv", "--target", "y*", "--exclude", "z"], 3, "`exclude` must name"),
+        (["data.csv", "--target", "y0", "--exclude", "y*"], 2, "--target and --exclude both name 'y0'"),
+        (["data.csv", "--classes", "city", "--exclude", "city"], 2, "--classes and --exclude both name 'city'"),
+        (["data.csv", "--target", "y*", "--decimal", ";"], 2, "--decimal"),
         (["data.csv", "--target", "y*", "--group", "y0"], 3, "one role"),
         (["absent.csv", "--target", "y"], 3, "absent.csv"),
         (["data.doc", "--target", "y"], 3, "data.doc"),

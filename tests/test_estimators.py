@@ -179,8 +179,76 @@ def test_missing_values(task):
     with pytest.raises(ValueError, match="NaN"):
         BottleneckRegressor(**QUICK).fit(X, task.Y)
     model = BottleneckRegressor(missing="median", **QUICK).fit(X, task.Y)
+    objects = pd.DataFrame(X).astype(object).mask(np.isnan(X), pd.NA)
+    with pytest.raises(DataError, match="Pass missing='median'"):
+        BottleneckRegressor(**QUICK).fit(objects, task.Y)
+    again = BottleneckRegressor(missing="median", **QUICK).fit(objects, task.Y)
+    assert np.array_equal(again.predict(objects), model.predict(X))
+    assert "replaced 2 missing values by the median of 1 column: 'x2'" in model.discovery_.notes
     filled = np.where(np.isnan(X), np.nanmedian(X, axis=0), X)
     assert np.array_equal(model.predict(X), model.predict(filled))
+
+
+ESTIMATORS = [isthmus.BottleneckRegressor, isthmus.BottleneckClassifier, isthmus.BottleneckAutoencoder]
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_columns_that_cannot_be_used_are_named(cls, frames):
+    """Of all three: which columns, and the way out that this library has; scikit-learn's advice is another's."""
+    X, y = frames[0].copy(), np.arange(80) % 2
+    X.loc[[3, 7], "in 2"] = np.nan
+    with pytest.raises(DataError, match=r"2 NaN or infinite of 400 values \(column 'in 2': 2 NaN\)") as caught:
+        cls(**QUICK).fit(X, y)
+    told = str(caught.value)
+    assert told.startswith(f"{cls.__name__}: `X` must be finite")
+    assert "Pass missing='median'" in told
+    assert "SimpleImputer" in told
+    assert "HistGradientBoosting" not in told
+    assert caught.value.__context__ is None
+    X.loc[0, "in 1"] = np.inf
+    with pytest.raises(DataError, match=r"column 'in 1': 1 infinite\). Clip or drop it: missing='median' fills in NaN"):
+        cls(missing="median", **QUICK).fit(X, y)
+    X = frames[0].assign(site="north", kind=pd.Categorical(["u", "v"] * 40), code=["1", "2"] * 40)
+    for missing in ("error", "median"):
+        with pytest.raises(DataError, match=r"text in column 'site' \(such as 'north'\), column 'kind'") as caught:
+            cls(missing=missing, **QUICK).fit(X, y)
+        assert "'code'" not in str(caught.value)
+        assert "OneHotEncoder" in str(caught.value)
+        with pytest.raises(DataError, match="dates in column 'day'. .*`time=`"):
+            cls(missing=missing, **QUICK).fit(frames[0].assign(day=pd.date_range("2020", periods=80)), y)
+        with pytest.raises(DataError, match="dates in column 'day'. .*`time=`"):
+            cls(missing=missing, **QUICK).fit(pd.DataFrame({"day": pd.date_range("2020", periods=80)}), y)
+    with pytest.raises(DataError, match=r"column 2 \(such as 'x'\)"):
+        cls(**QUICK).fit([[1.0, 2.0, "x"]] * 80, y)
+
+
+def test_new_rows_and_outputs_that_cannot_be_used(fitted, frames):
+    X, Y = frames
+    with pytest.raises(DataError, match="column 'in 0': 1 NaN.*fit with missing='median'"):
+        fitted.predict(X.assign(**{"in 0": X["in 0"].where(X.index > 0)}))
+    with pytest.raises(DataError, match="text in column 'in 4'"):
+        fitted.transform(X.assign(**{"in 4": "a"}))
+    model = BottleneckRegressor(**QUICK)
+    with pytest.raises(DataError, match="`y` must be finite.*column 'out 1': 80 NaN.*Drop these rows"):
+        model.fit(X, Y.assign(**{"out 1": np.nan}))
+    for y in (Y.assign(**{"out 1": "high"}), Y["out 1"].astype(object).where(Y.index > 0, "high"), ["high"] * 80):
+        with pytest.raises(DataError, match=r"`y` must be numbers. Got text .*'high'.*BottleneckClassifier"):
+            model.fit(X, y)
+    # What is wrong for another reason is said as before.
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        BottleneckRegressor(missing="median", **QUICK).fit(X.assign(**{"in 0": np.nan}), Y[:79])
+
+
+def test_dates_order_the_rows(frames):
+    hours = pd.Series(pd.date_range("2024-03-30 20:00", periods=80, freq="h", tz="UTC")).dt.tz_convert("Europe/Paris")
+    quick = {**QUICK, "steps": 1, "rank": 1}
+    by_date = BottleneckRegressor(**quick).fit(*frames, time=hours)
+    by_number = BottleneckRegressor(**quick).fit(*frames, time=np.arange(80))
+    assert "in time" in by_date.discovery_.settings["held_out"]
+    assert np.array_equal(by_date.predict(frames[0]), by_number.predict(frames[0]))
+    assert by_date.discovery_.error == by_number.discovery_.error
+    backwards = BottleneckRegressor(**quick).fit(*frames, time=hours[::-1].to_numpy())
+    assert by_date.discovery_.error != backwards.discovery_.error
 
 
 def test_errors_before_anything_is_trained(task):

@@ -9,6 +9,7 @@ import gzip
 import io
 import math
 import random
+import shlex
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ import pytest
 from pandas._libs.parsers import STR_NA_VALUES
 
 from isthmus._errors import DataError, FileFormatError, IsthmusError
-from isthmus.tables import Columns, choose_columns, match_columns, read_table
+from isthmus.tables import Columns, choose_columns, exclude_columns, match_columns, read_table
 
 # --- reading
 
@@ -83,6 +84,69 @@ def test_a_first_line_that_counts_is_names_or_data(read):
     with pytest.raises(FileFormatError, match="either names or data"):
         read("0,1,2\n5,6,7\n")
     assert plain(read(",0,1\n0,5,6\n1,7,8\n")) == {"column1": [0.0, 1.0], "0": [5.0, 7.0], "1": [6.0, 8.0]}
+
+
+COMMAS = "id;a;b;when;y\n1;3,14;-2,5e1;31.12.2020;0,5\n2;4;NA;1.1.2021;,25\n3;0,001;1;2.1.2021;7,0\n"
+
+
+def test_decimal_commas(read):
+    for separator in ";\t|":
+        table = read(COMMAS.replace(";", separator), decimal=",")
+        assert plain(table)["a"] == [3.14, 4.0, 0.001]
+        assert plain(table)["b"] == [-25.0, None, 1.0]
+        assert plain(table)["y"] == [0.5, 0.25, 7.0]
+        assert plain(table)["when"] == ["31.12.2020", "1.1.2021", "2.1.2021"]
+        by_pandas = pd.read_csv(io.StringIO(COMMAS), sep=";", decimal=",")
+        assert np.array_equal(table["a"], by_pandas["a"]) and np.array_equal(table["y"], by_pandas["y"])
+    assert plain(read("3,5;1\n2,5;4\n", decimal=",")) == {"0": [3.5, 2.5], "1": [1.0, 4.0]}
+    # A comma separates only where the cells that hold one are quoted.
+    assert plain(read('a,b\n"3,5",1\n"2,5",4\n', decimal=",")) == {"a": [3.5, 2.5], "b": [1.0, 4.0]}
+    assert plain(read("a\n3,5\n2,5\n", decimal=",")) == {"a": [3.5, 2.5]}
+    assert plain(read("3,5\n2,5\n", decimal=",")) == {"0": [3.5, 2.5]}
+    assert choose_columns(read(COMMAS, decimal=","), targets="y", features="a", time="when").time[0] == 1609372800
+
+
+def test_decimal_commas_are_recognised_and_never_guessed(read):
+    says = r"'a', 'b', 'y' hold numbers with commas: if these are decimal commas, add --decimal ,"
+    with pytest.raises(
+        DataError, match="'a', 'b' hold numbers with commas: .* add --decimal , .*decimal=','"
+    ) as caught:
+        choose_columns(read(COMMAS), targets="y", features=["a", "b"])
+    assert one_screen(caught.value)
+    with pytest.raises(DataError, match="'y' holds numbers with commas"):
+        choose_columns(read(COMMAS), targets="y", features="id")
+    # Asked to drop or encode text it does, and says what that text looks like.
+    got = choose_columns(read(COMMAS), targets=None, time="when", text="drop", need_targets=False)
+    assert got.feature_names == ("id",)
+    assert any(note.startswith(says) for note in got.notes)
+    got = choose_columns(read(COMMAS), targets=None, features="a", text="indicators", need_targets=False)
+    assert any("'a' holds numbers with commas" in note for note in got.notes)
+    with pytest.raises(DataError, match="'a' holds numbers with commas"):
+        match_columns(read(COMMAS), ["a"])
+    for words in (["1,2,3", "4,5"], ["1.234,5", "2,5"], ["a,b", "1,2"], ["x", "y"]):
+        table = frame(a=words, y=[1.0, 2.0])
+        with pytest.raises(DataError, match="numbers need a decimal point") as caught:
+            choose_columns(table, targets="y")
+        assert "--decimal" not in str(caught.value)
+
+
+def test_a_point_in_a_number_with_a_decimal_comma_is_not_read(read):
+    """Thousands, or a mistake: in either case 1.234 is not what it would be with a decimal point."""
+    table = read("a;b;y\n1.234;1,5;1\n2.345;2,5;2\n", decimal=",")
+    for some in (table, exclude_columns(table, "b")):
+        with pytest.raises(DataError, match=r"text in 'a' .*such as '1.234'.* a decimal comma and no other mark"):
+            choose_columns(some, targets="y")
+    with pytest.raises(DataError, match="text in 'a'"):
+        match_columns(table, ["a"])
+    assert choose_columns(exclude_columns(table, "a"), targets="y").X.tolist() == [[1.5], [2.5]]
+    assert plain(read("a;y\n1.#IND;1,5\n2;2\n", decimal=","))["a"] == [None, 2.0]
+
+
+def test_decimal_marks_belong_to_text_files(read):
+    with pytest.raises(IsthmusError, match="`decimal` must be one of"):
+        read("a;b\n1;2\n", decimal=";")
+    with pytest.raises(DataError, match=r"`decimal` must belong to a text file. Got a .npy file"):
+        read(saved(np.zeros((2, 2))), "t.npy", decimal=",")
 
 
 def test_names(read):
@@ -457,6 +521,56 @@ def test_one_role_for_each_column():
     assert got.feature_names == ("a",)
 
 
+def test_exclude():
+    rest = exclude_columns(ABC, ["a", "y2"])
+    assert list(rest) == ["b", "y"]
+    assert list(ABC) == ["a", "b", "y", "y2"] and "isthmus_notes" not in ABC.attrs
+    got = choose_columns(rest, targets="y*")
+    assert (got.feature_names, got.target_names) == (("b",), ("y",))
+    assert got.notes == ("left out 2 columns as asked: 'a', 'y2'",)
+    assert list(exclude_columns(ABC, "[ab]")) == ["y", "y2"]
+    with pytest.raises(DataError, match=r"`exclude` must name columns of the table. Got no match for 'ids'"):
+        exclude_columns(ABC, ["a", "ids"])
+
+
+def test_a_column_that_numbers_the_rows_is_noted():
+    rng = np.random.default_rng(0)
+    n, noise = 40, rng.normal(size=40)
+    numbered = {
+        "id": np.arange(1000, 1000 + n),
+        "backwards": np.arange(n)[::-1] * 3,
+        "shuffled": rng.permutation(n) + 5,
+        "row no": np.sort(rng.choice(10**6, n, replace=False)),
+        "0": np.arange(float(n)),
+    }
+    for name, values in numbered.items():
+        got = choose_columns(frame(**{name: values, "x": noise, "y": noise}), targets="y")
+        assert got.feature_names == (name, "x")
+        (note,) = got.notes
+        assert note.startswith(f"{name!r} numbers the rows and is an input like any other")
+        assert f"--exclude {shlex.quote(name)}, pass a time as --time" in note
+    both = choose_columns(frame(id=numbered["id"], k=numbered["id"], y=noise), targets="y")
+    assert both.notes[0].startswith("'id', 'k' number the rows and are inputs")
+    strange = choose_columns(frame(**{"\x1b[2J": numbered["id"], "y": noise}), targets="y")
+    assert "\x1b" not in strange.notes[0] and "--exclude NAME" in strange.notes[0]
+    others = {
+        "counts": rng.integers(0, 10**6, n),
+        "twice": np.r_[0, np.arange(n - 1)],
+        "halves": np.arange(n) / 2,
+        "measured": np.sort(noise),
+        "gap": np.r_[np.nan, np.arange(1, n)],
+        "one out of order": np.r_[5000, np.arange(n - 1)],
+        "same": np.ones(n),
+    }
+    for name, values in others.items():
+        got = choose_columns(frame(**{name: values, "x": noise, "y": noise}), targets="y", missing="median")
+        assert not any("numbers the rows" in note for note in got.notes), name
+    few = choose_columns(frame(id=np.arange(9), x=noise[:9], y=noise[:9]), targets="y")
+    role = choose_columns(frame(id=np.arange(n), x=noise, y=noise), targets="y", time="id")
+    target = choose_columns(frame(id=np.arange(n), x=noise), targets="id")
+    assert few.notes == role.notes == target.notes == ()
+
+
 def test_targets_may_be_absent():
     with pytest.raises(DataError, match="`targets` must name a column"):
         choose_columns(ABC, targets=[])
@@ -504,7 +618,8 @@ def test_text_columns():
     with pytest.raises(DataError, match=r"text in 'city' \(3 distinct values, such as 'Oslo'\), 'kind'") as caught:
         choose_columns(table, targets="y")
     assert "'n' (4 distinct values, such as 'x')" in str(caught.value)
-    assert "--features" in str(caught.value) and "--text indicators" in str(caught.value)
+    assert "--exclude" in str(caught.value) and "--text indicators" in str(caught.value)
+    assert "numbers need a decimal point" in str(caught.value) and "--decimal" not in str(caught.value)
     got = choose_columns(table, targets="y", features=["city", "kind"], text="indicators")
     assert got.feature_names == ("city=Oslo", "city=Paris", "city=Rome", "kind=u", "kind=v")
     assert got.X.tolist() == [[0, 1, 0, 1, 0], [1, 0, 0, 0, 1], [0, 1, 0, 1, 0], [0, 0, 1, 1, 0]]

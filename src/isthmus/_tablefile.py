@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isthmus._atomic import open_checked, shown
-from isthmus._checks import check_integer, fail
+from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import DataError, FileFormatError, IsthmusError
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _MISSING = frozenset(
     ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"]
     + ["NULL", "NaN", "None", "n/a", "nan", "null"]
 )
+#: A point in a number with a decimal comma is a mark of thousands, or a mistake: no number either way.
+_COMMA = str.maketrans({",": ".", ".": "?"})
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 #: No repetition inside a repetition, and possessive: hostile text must not make the match slow.
 _NPY = rb"\{'descr': *+(.{1,200}?), *+'fortran_order': *+(True|False), *+'shape': *+\(([0-9L, ]*+)\),? *+\} *+\n?"
@@ -58,15 +60,18 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def read_table(path: str | os.PathLike[str], *, max_bytes: int = 2**32) -> pd.DataFrame:
+def read_table(path: str | os.PathLike[str], *, decimal: str = ".", max_bytes: int = 2**32) -> pd.DataFrame:
     """Read a table from a text, Parquet or NumPy file: every row as it stands there, or the file is refused.
 
     Parameters
     ----------
     path : path
-        ``.csv``, ``.tsv`` or ``.txt``, also with ``.gz``: separator , ; | or tab, decimal point, UTF-8 or Latin-1. A
-        first line of numbers is data; columns are then "0", "1", …. ``.npy``: 1-D or 2-D numbers. ``.npz``: such
-        arrays of equally many rows, as columns "name" (1-D) or "name0", "name1", … (2-D). ``.parquet``.
+        ``.csv``, ``.tsv`` or ``.txt``, also with ``.gz``: separator , ; | or tab, UTF-8 or Latin-1. A first line of
+        numbers is data; columns are then "0", "1", …. ``.npy``: 1-D or 2-D numbers. ``.npz``: such arrays of equally
+        many rows, as columns "name" (1-D) or "name0", "name1", … (2-D). ``.parquet``.
+    decimal : {".", ","}
+        Decimal mark of the numbers of a text file. With "," a point in a number makes it text, and the separator is a
+        comma only where cells that hold one are quoted. It is never guessed.
     max_bytes : int
         Neither the file nor what it unpacks to may be larger.
 
@@ -77,6 +82,7 @@ def read_table(path: str | os.PathLike[str], *, max_bytes: int = 2**32) -> pd.Da
     """
     who, label = "read_table", shown(path)
     limit = check_integer(who, "max_bytes", max_bytes, low=1)
+    check_choice(who, "decimal", decimal, (".", ","))
     try:
         with open_checked(who, path, limit) as (handle, size):
             name = PurePath(path).name.lower()
@@ -84,13 +90,16 @@ def read_table(path: str | os.PathLike[str], *, max_bytes: int = 2**32) -> pd.Da
             got = shown(PurePath(name).suffix or "no suffix", 40)
             _need(kind, f"the name of {label} must end in one of {', '.join(_KINDS)}", got, "Save it as one of these.")
             _need(size, f"{label} must hold a table", "an empty file")
+            if decimal != "." and kind not in _TEXT:
+                got, do = f"a {kind} file, {label}", "Leave --decimal out: its numbers are not written as text."
+                fail(who, "`decimal` must belong to a text file", got, do, error=DataError)
             if kind == ".parquet":
                 return _read_parquet(handle.read(size), label, limit)
             if kind == ".npy":
                 return _frame({"": _read_array(handle, size, label)}, label)
             if kind == ".npz":
                 return _frame(_read_npz(handle, label, limit), label)
-            return _read_text(_unpacked(handle, kind.endswith(".gz"), label, limit), label)
+            return _read_text(_unpacked(handle, kind.endswith(".gz"), label, limit), label, decimal)
     except MemoryError:
         fail(who, f"{label} must fit into memory", "too much", "Read a part of it.", error=DataError)
 
@@ -125,7 +134,7 @@ def _unpacked(handle: Any, packed: bool, label: str, limit: int) -> bytes:
     return bytes(data)
 
 
-def _read_text(data: bytes, label: str) -> pd.DataFrame:
+def _read_text(data: bytes, label: str, decimal: str) -> pd.DataFrame:
     import pandas as pd
 
     encoding, notes = "utf-8-sig", []
@@ -138,23 +147,31 @@ def _read_text(data: bytes, label: str) -> pd.DataFrame:
     def lines(part: bytes = data) -> Iterator[str]:
         return io.TextIOWrapper(io.BytesIO(part), encoding, "replace", newline="")
 
-    # The separator that cuts most of the first lines into the same number of cells, more than one.
-    sample = list(islice(lines(data[: 2 * MAX_LINE]), 100))
-    separator, best = ",", 0
-    for candidate in "\t;|,":  # the comma last: it may be a decimal mark
-        try:
-            widths = Counter(len(row) for row in csv.reader(sample, delimiter=candidate) if row)
-        except csv.Error:
-            continue
-        width, count = max(widths.items(), key=lambda item: item[1], default=(0, 0))
-        if width > 1 and count > best:
-            separator, best = candidate, count
-    names, columns, late = _parse(_rows(lines(), separator, label), label, set(), notes)
+    separator = _separator(list(islice(lines(data[: 2 * MAX_LINE]), 100)), decimal)
+    names, columns, late = _parse(_rows(lines(), separator, label), label, set(), notes, decimal)
     if late:  # a column of numbers turned to text after the first batch: it is wanted as written
-        names, columns, _ = _parse(_rows(lines(), separator, label), label, late, [])
+        names, columns, _ = _parse(_rows(lines(), separator, label), label, late, [], decimal)
     frame = pd.DataFrame(dict(zip(names, columns)))
     frame.attrs["isthmus_notes"] = tuple(notes)
+    if decimal != ".":
+        frame.attrs["isthmus_decimal"] = decimal
     return frame
+
+
+def _separator(sample: Sequence[str], decimal: str) -> str:
+    """What cuts most of the first lines into the same number of cells, more than one."""
+    separator, best = "," if decimal == "." else ";", 0
+    for candidate in "\t;|,":  # the comma last: it may be a decimal mark
+        try:
+            rows = [row for row in csv.reader(sample, delimiter=candidate) if row]
+        except csv.Error:
+            continue
+        if candidate == decimal and not any(candidate in cell for row in rows for cell in row):
+            continue  # nothing is quoted: the commas are decimal marks
+        width, count = max(Counter(map(len, rows)).items(), key=lambda item: item[1], default=(0, 0))
+        if width > 1 and count > best:
+            separator, best = candidate, count
+    return separator
 
 
 def _rows(lines: Iterable[str], separator: str, label: str) -> Iterator[list[str]]:
@@ -185,12 +202,12 @@ def _rows(lines: Iterable[str], separator: str, label: str) -> Iterator[list[str
 
 
 def _parse(
-    rows: Iterator[list[str]], label: str, known: set[int], notes: list[str]
+    rows: Iterator[list[str]], label: str, known: set[int], notes: list[str], decimal: str
 ) -> tuple[list[str], list[np.ndarray], set[int]]:
     """Names, columns (numbers, or text if in ``known`` or found to be), and the text columns if found too late."""
     first = [cell.strip() for cell in next(rows, [])]
     _need(first, f"{label} must hold a table", "blank lines only")
-    numeric = _floats(first)
+    numeric = _floats(first, decimal=decimal)
     # pandas writes "0,1,2" above nameless columns, and ",0,1,2" if it writes row labels too. The first may also be
     # data, and either guess could add or lose a row; the second is no row of data.
     count = [str(j) for j in range(len(first))]
@@ -204,7 +221,7 @@ def _parse(
     textual, late, batches = set(known), False, 0
     while batch := list(islice(rows, max(16, _BATCH // len(names)))):
         for j, cells in enumerate(zip(*batch)):
-            if j not in textual and (numeric := _floats(cells, exact=True)) is not None:
+            if j not in textual and (numeric := _floats(cells, exact=True, decimal=decimal)) is not None:
                 parts[j].append(numeric)
             else:
                 late = late or (j not in textual and batches > 0)
@@ -217,11 +234,13 @@ def _parse(
     return names, [np.array(p, object) if j in textual else np.concatenate(p) for j, p in enumerate(parts)], set()
 
 
-def _floats(cells: Sequence[str], *, exact: bool = False) -> np.ndarray | None:
+def _floats(cells: Sequence[str], *, exact: bool = False, decimal: str = ".") -> np.ndarray | None:
     """Cells as numbers, NaN where missing; None if one is text or, if ``exact``, an integer beyond float64."""
     joined = "".join(cells)
     if not joined.isascii() or "_" in joined:  # float() takes "1_000" and the digits of any script
         return None
+    if decimal == ",":
+        cells = [cell if cell.strip() in _MISSING else cell.translate(_COMMA) for cell in cells]
     try:
         try:
             found = np.fromiter(map(float, cells), np.float64, len(cells))

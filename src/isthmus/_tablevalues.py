@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 from isthmus._tablefile import _MISSING, _counted, _floats, _listed
 
 MAX_LEVELS = 20
+#: Rows below which numbers may be in order by chance.
+FEWEST_NUMBERED = 10
 _DATES = [f"{day}{clock}" for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y") for clock in ("", " %H:%M", " %H:%M:%S")]
 
 
@@ -40,7 +42,9 @@ def _values(who: str, name: str, series: pd.Series) -> tuple[str, np.ndarray]:
         return "date", _seconds(pd.Series(cells))
     if present and all(isinstance(cell, str) and cell.lower() in ("true", "false") for cell in present):
         return "number", np.array([math.nan if cell is None else float(cell.lower() == "true") for cell in cells])
-    numeric = _floats([_written(cell) for cell in cells])
+    # The mark that the file was read with: what it made text must not become a number by the other.
+    mark = series.attrs.get("isthmus_decimal", ".") if all(isinstance(cell, str) for cell in present) else "."
+    numeric = _floats([_written(cell) for cell in cells], decimal=mark)
     if numeric is not None:
         return "number", numeric
     return "text", np.array([cell if cell is None else str(cell) for cell in cells], object)
@@ -77,7 +81,8 @@ def _seconds(series: pd.Series) -> np.ndarray:
     return np.where(np.isnat(values), np.nan, values.astype(np.int64) / scale)
 
 
-def _time(who: str, name: str, series: pd.Series) -> np.ndarray:
+def _time(who: str, name: str, series: pd.Series, what: str = "", do: str = "") -> np.ndarray:
+    """A column as numbers that order it in time: as given, or seconds since 1970 (UTC) of dates, also as text."""
     import pandas as pd
 
     kind, values = _values(who, name, series)
@@ -93,8 +98,33 @@ def _time(who: str, name: str, series: pd.Series) -> np.ndarray:
         return readings[0]
     example = shown(next(cell for cell in values if cell is not None), 40)
     got = f"{example}, where day and month may be either" if readings else f"text such as {example}"
-    do = "Write numbers, or dates as 2020-12-31 23:59:59."
-    return fail(who, f"the time column {shown(name, 60)} must hold numbers or dates", got, do, error=DataError)
+    do = do or "Write numbers, or dates as 2020-12-31 23:59:59."
+    what = what or f"the time column {shown(name, 60)}"
+    return fail(who, f"{what} must hold numbers or dates", got, do, error=DataError)
+
+
+def as_moments(who: str, name: str, values: Any) -> Any:
+    """An argument of dates, whatever they came in and of any time zone, as the time column of a table is read.
+
+    Numbers, and what is not one entry for each row, are given back as they came.
+    """
+    import pandas as pd
+
+    if isinstance(values, pd.DataFrame) and values.shape[1] == 1:
+        values = values.iloc[:, 0]
+    if not isinstance(values, (pd.Series, pd.Index)):
+        if hasattr(values, "detach"):  # a tensor holds numbers
+            return values
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            return values
+        array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        if array.ndim != 1 or array.dtype.kind in "biufc":
+            return values
+        values = array
+    do = "Pass dates, which pandas.to_datetime(…, dayfirst=True) or its format= reads from text, or numbers."
+    return _time(who, name, pd.Series(values), f"`{name}`", do)
 
 
 def _group(who: str, name: str, series: pd.Series) -> np.ndarray:
@@ -120,20 +150,23 @@ def _encode(
 ) -> dict[str, np.ndarray]:
     """Columns of numbers by name: as they are, or the indicators of a column of text."""
     found: dict[str, np.ndarray] = {}
-    refused, dropped = [], []
+    refused, dropped, commas = [], [], []
+    mark = frame.attrs.get("isthmus_decimal", ".")
     for name in names:
         kind, values = _values(who, name, frame.iloc[:, place[name]])
         if kind == "date":
-            do = "Pass it as --time, leave it out with --features, or store a number such as days since a start."
+            do = "Pass it as --time, leave it out with --exclude, or store a number such as days since a start."
             fail(who, f"column {shown(name, 60)} must hold numbers", "dates", do, error=DataError)
         columns = {name: values}
         if kind == "text":
             levels = sorted({*values} - {None})
+            if mark == "." and _with_commas(levels):
+                commas.append(name)
             if text == "drop":
                 dropped.append(name)
                 continue
             if text == "error" or len(levels) > MAX_LEVELS:
-                word = next(level for level in levels if _floats([level]) is None)
+                word = next((level for level in levels if _floats([level]) is None), levels[0])
                 refused.append(
                     f"{shown(name, 40)} ({_counted(len(levels), 'distinct value')}, such as {shown(word, 30)})"
                 )
@@ -146,8 +179,40 @@ def _encode(
     if refused:
         must = "columns must be numbers" + (f" or text of at most {MAX_LEVELS} values" if text == "indicators" else "")
         got = f"text in {', '.join(refused[:4])}" + (f" and {len(refused) - 4} more" if len(refused) > 4 else "")
-        do = "Leave them out with --features, or encode text of few values by --text indicators (a 0/1 column for each)"
-        fail(who, must, got, do + "; numbers need a decimal point, dates go to --time.", error=DataError)
+        if commas:
+            do = f"{_commas_in(commas)}. Else leave them out with --exclude, or encode them by --text indicators."
+            fail(who, must, got, do, error=DataError)
+        do = "Leave them out with --exclude, or encode text of few values by --text indicators (a 0/1 column for each)"
+        number = "numbers need a decimal " + ("point" if mark == "." else "comma and no other mark")
+        fail(who, must, got, f"{do}; {number}, dates go to --time.", error=DataError)
+    if commas:
+        notes.append(_commas_in(commas))
     if dropped:
         notes.append(f"left out {_counted(len(dropped), 'text column')}: {_listed(dropped)}")
     return found
+
+
+def _with_commas(levels: Sequence[str]) -> bool:
+    """Whether texts are numbers if a comma is a decimal mark, and one has a comma; it may also mark thousands."""
+    return any("," in level for level in levels) and _floats(levels, decimal=",") is not None
+
+
+def _commas_in(names: Sequence[str]) -> str:
+    """What to say of columns that :func:`_with_commas` is true of."""
+    hold = "holds" if len(names) == 1 else "hold"
+    reading = "add --decimal , (in Python: read_table(path, decimal=','), or decimal=',' of pandas.read_csv)"
+    return f"{_listed(names)} {hold} numbers with commas: if these are decimal commas, {reading}"
+
+
+def _replaced(cells: str, what: str, names: Sequence[str]) -> str:
+    """The note that gaps were filled."""
+    return f"replaced {cells} by {what} of {_counted(len(names), 'column')}: {_listed(names)}"
+
+
+def _numbers_rows(values: np.ndarray) -> bool:
+    """Whether a column does nothing but number the rows: whole numbers, all different, sorted or without a gap."""
+    if len(values) < FEWEST_NUMBERED or not np.isfinite(values).all() or (values != np.round(values)).any():
+        return False
+    steps = np.diff(values)
+    gapless = np.ptp(values) == len(values) - 1 and len(np.unique(values)) == len(values)
+    return bool((steps > 0).all() or (steps < 0).all() or gapless)

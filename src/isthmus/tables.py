@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +21,19 @@ from isthmus._errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 from isthmus._tablefile import _counted, _listed, _names, read_table
-from isthmus._tablevalues import _encode, _group, _indicator, _time, _values
+from isthmus._tablevalues import (
+    _commas_in,
+    _encode,
+    _group,
+    _indicator,
+    _numbers_rows,
+    _replaced,
+    _time,
+    _values,
+    _with_commas,
+)
 
-__all__ = ["Columns", "choose_columns", "match_columns", "read_table"]
+__all__ = ["Columns", "choose_columns", "exclude_columns", "match_columns", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,24 @@ class Columns:
     notes: tuple[str, ...]
     fill: dict[str, float] = field(default_factory=dict)
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+def exclude_columns(frame: pd.DataFrame, patterns: str | Sequence[str]) -> pd.DataFrame:
+    """The table without the columns that names or globs choose; the notes of the table say which.
+
+    Parameters
+    ----------
+    frame : DataFrame (N, d)
+    patterns : names or globs
+        As in :func:`choose_columns`; each must match a column.
+    """
+    who = "exclude_columns"
+    place = _places(who, frame)
+    gone = set(_matching(who, "exclude", patterns, place))
+    rest = frame.iloc[:, [j for name, j in place.items() if name not in gone]]
+    told = f"left out {_counted(len(gone), 'column')} as asked: {_listed([n for n in place if n in gone])}"
+    rest.attrs = {**frame.attrs, "isthmus_notes": (*frame.attrs.get("isthmus_notes", ()), told)}
+    return rest
 
 
 def choose_columns(
@@ -114,8 +143,12 @@ def choose_columns(
     blocks["time"] = {name: _time(who, name, frame.iloc[:, place[name]]) for name in t}
     blocks["group"] = {name: _group(who, name, frame.iloc[:, place[name]]) for name in g}
     if not blocks["feature"]:
-        do = "Name some with --features, or encode columns of text with --text indicators."
+        do = "Name some with --features, exclude less, or encode columns of text with --text indicators."
         fail(who, "the table must have features", f"none among {_listed(list(place))}", do, error=DataError)
+    if numbered := [name for name, values in blocks["feature"].items() if _numbers_rows(values)]:
+        does = "numbers the rows and is an input" if len(numbered) == 1 else "number the rows and are inputs"
+        do = f"leave an identifier out with --exclude {_typed(numbered[0])}, pass a time as --time"
+        notes.append(f"{_listed(numbered)} {does} like any other (different whole numbers in order): {do}")
     arrays = {role: np.column_stack([*block.values()]) for role, block in blocks.items() if block}
     bad = {role: ~np.isfinite(A) for role, A in arrays.items()}
     if missing == "error":
@@ -193,6 +226,8 @@ def match_columns(
         kind, values = columns[column]
         if level is None and kind != "number":
             got, do = f"{kind} in {shown(column, 60)}", "Write numbers with a decimal point, as in the data of the fit."
+            if kind == "text" and _with_commas([cell for cell in values if cell is not None]):
+                do = f"{_commas_in([column])}."
             fail(who, "features of the model must be numbers", got, do, error=DataError)
         X[:, j] = values if level is None else _indicator(values, level)
         if level is not None:
@@ -237,7 +272,7 @@ def _matching(
     found: dict[str, None] = {}
     for pattern in (str(pattern).strip() for pattern in wanted):
         hits = [pattern] if pattern in place else []
-        if not hits and what in ("targets", "features"):
+        if not hits and what in ("targets", "features", "exclude"):
             hits = [name for name in place if fnmatch.fnmatchcase(name, pattern)]
         if not hits and need:
             short = [name for name in islice(place, 2000) if len(name) < 100]  # difflib is slow
@@ -256,6 +291,11 @@ def _matching(
     if need and not found:
         fail(who, f"`{what}` must name a column", "none", f"The table has {_listed(list(place), 12)}.", error=DataError)
     return list(found)
+
+
+def _typed(name: str) -> str:
+    """A name as it is typed into a shell, unless it is too strange for that."""
+    return shlex.quote(name) if name.isprintable() and len(name) <= 40 else "NAME"
 
 
 def _refuse_gaps(who: str, names: Sequence[str], A: np.ndarray, judged: Sequence[bool] | None = None) -> None:
@@ -285,7 +325,7 @@ def _fill(
     for j in np.flatnonzero(gaps.any(axis=0)).tolist():
         name, there = names[j], X[~gaps[:, j], j]
         if given is None and not there.size:
-            do = "Leave it out with --features."
+            do = "Leave it out with --exclude."
             fail(who, f"column {shown(name, 60)} must have a median", "no finite value", do, error=DataError)
         # Halved: the mean of the two middle values must not overflow.
         used[name] = float(given[name]) if given is not None else float(2 * np.median(there / 2))
@@ -293,5 +333,5 @@ def _fill(
     if used:
         what = "the median" if given is None else "the value of the fit"
         cells = _counted(int(gaps.sum()), "missing or infinite value")
-        notes.append(f"replaced {cells} by {what} of {_counted(len(used), 'column')}: {_listed(list(used))}")
+        notes.append(_replaced(cells, what, list(used)))
     return used

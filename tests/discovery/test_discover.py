@@ -296,6 +296,8 @@ def test_missing_values(line):
     answer = discover(X, line.Y, missing="median", **QUICK)
     filled = np.where(np.isnan(X), np.nanmedian(X, axis=0), X)
     assert np.array_equal(answer.fill, np.nanmedian(X, axis=0))
+    assert answer.notes[0] == "replaced 3 missing values by the median of 1 column: 'x2'"
+    assert not any("median" in note for note in discover(line.X, line.Y, missing="median", **QUICK).notes)
     assert np.array_equal(answer.predict(X), discover(filled, line.Y, **QUICK).predict(filled))
     assert np.array_equal(answer.transform(pd.DataFrame(X).convert_dtypes()), answer.transform(filled))
     holes = pd.DataFrame(X).convert_dtypes()
@@ -306,6 +308,28 @@ def test_missing_values(line):
     X[:, 1] = np.nan
     with pytest.raises(DataError, match=r"none in columns \[1\]"):
         discover(X, line.Y, missing="median", **QUICK)
+
+
+def test_columns_that_are_no_numbers_are_named(line):
+    frame = pd.DataFrame(line.X, columns=[*"abcd"])
+    frame["site"], frame["price"], frame["day"] = "north", "3,14", pd.date_range("2020", periods=60, tz="UTC")
+    for missing in ("error", "median"):
+        with pytest.raises(DataError, match=r"text in column 'site' \(such as 'north'\), column 'price'") as caught:
+            discover(frame, line.Y, missing=missing, **QUICK)
+        assert "get_dummies" in str(caught.value)
+        assert "comma of '3,14' is a decimal mark, read the file with pandas.read_csv" in str(caught.value)
+        with pytest.raises(DataError, match="dates in column 'day'. .*`time=`"):
+            discover(frame.drop(columns=["site", "price"]), line.Y, missing=missing, **QUICK)
+        with pytest.raises(DataError, match="dates in column 0. .*`time=`"):
+            discover(frame["day"].to_numpy("M8[s]")[:, None], line.Y, missing=missing, **QUICK)
+    frame = frame[[*"abcd"]].astype(object)
+    frame.iloc[4, 1] = None
+    with pytest.raises(DataError, match=r"1 NaN or infinite of 240 values \(column 'b': 1 NaN\). Pass missing="):
+        discover(frame, line.Y, **QUICK)
+    with pytest.raises(DataError, match="`Y` must be finite.*Drop these rows"):
+        discover(line.X, frame, **QUICK)
+    with pytest.raises(DataError, match="`Y` must be numbers. Got text in column 1 .*loss='cross_entropy'"):
+        discover(line.X, [[1.0, "a"]] * 60, **QUICK)
 
 
 def test_groups_and_time(line):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from isthmus import DataError
-from isthmus.discovery.task import make_task
+from isthmus.discovery.task import _moments, make_task
+from isthmus.tables import choose_columns
 from tools import gaussian
 
 
@@ -86,6 +91,46 @@ def test_groups_are_together_and_time_runs_forward():
         assert task.X[train, 0].max() < task.X[held, 0].min()
 
 
+HOURS = pd.Series(pd.date_range("2024-03-30 20:00", periods=60, freq="h"))  # over a change of the clocks
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        HOURS,
+        HOURS.to_frame(),
+        pd.DatetimeIndex(HOURS),
+        HOURS.to_numpy(),
+        HOURS.to_numpy().astype("M8[m]")[:, None],
+        HOURS.dt.tz_localize("UTC").dt.tz_convert("Europe/Paris"),
+        HOURS.dt.tz_localize("UTC").dt.tz_convert("Europe/Paris").tolist(),
+        [moment.to_pydatetime() for moment in HOURS],
+        HOURS.astype(str).tolist(),
+        HOURS.dt.strftime("%d.%m.%Y %H:%M"),
+        HOURS - HOURS[0],
+        HOURS.dt.to_period("h"),
+        torch.arange(60),
+        np.arange(60)[:, None],
+        [str(i) for i in range(60)],
+    ],
+    ids=lambda time: type(time).__name__,
+)
+def test_dates_order_the_rows_as_numbers_do(time):
+    X, Y = arrays()
+    wanted, got = task_of(X, Y, time=np.arange(60.0)).splits(0), task_of(X, Y, time=time).splits(0)
+    assert all(np.array_equal(a, b) for a, b in zip(wanted, got))
+
+
+def test_dates_are_read_as_in_a_table():
+    """The same seconds since 1970 as the column of a CSV gives."""
+    days = [datetime.date(2020, 1, 1), datetime.date(2020, 1, 3)]
+    for time in (days, pd.to_datetime(days), pd.to_datetime(days).tz_localize("UTC"), [str(day) for day in days]):
+        frame = pd.DataFrame({"a": [1.0, 2.0], "y": [1.0, 2.0], "t": pd.Series(time)})
+        wanted = choose_columns(frame, targets="y", time="t").time
+        assert wanted.tolist() == [1577836800, 1578009600]
+        assert _moments("discover", time, 2).tolist() == wanted.tolist()
+
+
 def test_rows_of_the_same_inputs_stay_together():
     X, Y = arrays()
     X[30:] = X[:30]
@@ -154,7 +199,10 @@ def test_thinning():
         ({"groups": ["a"] * 60}, "at least 2 groups"),
         ({"time": np.zeros(59)}, "60 entries"),
         ({"time": np.r_[np.nan, np.zeros(59)]}, "1 NaN"),
-        ({"time": ["noon"] * 60}, "numeric"),
+        ({"time": ["noon"] * 60}, "`time` must hold numbers or dates. Got text such as 'noon'"),
+        ({"time": ["01/02/2020"] * 60}, "day and month may be either. .*pandas.to_datetime"),
+        ({"time": pd.DatetimeIndex([None] * 3 + ["2020-01-01"] * 57)}, "3 NaN"),
+        ({"time": pd.date_range("2020", periods=59)}, "60 entries"),
     ],
 )
 def test_what_does_not_belong_to_the_rows(options, words):

@@ -75,6 +75,22 @@ def test_sweep_over_discover(tmp_path, inline, capsys):
     assert str(tmp_path) not in (out / "sweep.json").read_text()
 
 
+def test_sweep_over_discover_leaves_columns_out(tmp_path, inline, capsys):
+    X = np.random.default_rng(0).standard_normal((50, 3))
+    table = pd.DataFrame({"id": np.arange(50), "x0": X[:, 0], "x1": X[:, 1], "y0": X[:, 0], "y1": 2 * X[:, 0]})
+    table.to_csv(tmp_path / "data.csv", index=False, sep=";", decimal=",")
+    small = ["--set", "steps=2", "--set", "width=6", "--set", "replicas=0", "--set", "depth=4", "--set", "rank=1"]
+    command = ["sweep", "--data", tmp_path / "data.csv", "--target", "y*", "--exclude", "i?", *small]
+    code, _, err = said(capsys, *command, "--out", tmp_path / "o")
+    assert code == 3
+    assert "--decimal ," in " ".join(err.split())
+    code, _, err = said(capsys, *command, "--decimal", ",", "--out", tmp_path / "o")
+    assert code == 0, err
+    about = json.loads((tmp_path / "o" / "sweep.json").read_text())["about"]
+    assert about["inputs"] == ["x0", "x1"]
+    assert (about["exclude"], about["decimal"]) == (["i?"], ",")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

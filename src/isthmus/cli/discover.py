@@ -15,6 +15,7 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.screen import console, text
+from isthmus.cli.table import Decimal, DecimalMark
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +61,10 @@ def discover(
         list[str] | None,
         typer.Option(metavar="GLOB", help="Input columns; may be repeated. By default all without another role."),
     ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COL", help="Column to leave out, or a glob; may be repeated."),
+    ] = None,
     group: Annotated[
         str | None, typer.Option(metavar="COL", help="Rows of one group are never on both sides of a division.")
     ] = None,
@@ -70,6 +75,7 @@ def discover(
     text_columns: Annotated[
         TextColumns, typer.Option("--text", help="Columns of text: refuse, a 0/1 column per value, or leave out.")
     ] = TextColumns.error,
+    decimal: Decimal = DecimalMark.point,
     max_rank: Annotated[
         int | None, typer.Option(metavar="N", help="The largest rank to look for; by default at most 15.")
     ] = None,
@@ -103,17 +109,17 @@ def discover(
     """
     from isthmus.cli.classes import choose_labelled, indicators
     from isthmus.cli.discovery_folder import check_destination
+    from isthmus.cli.table import reading, table_of
     from isthmus.report.samples import samples_of
-    from isthmus.tables import read_table
 
     shown = out or Path("runs") / f"discover-{_stem(data)}"
     folder = check_destination(shown)
-    frame = read_table(data)
+    roles: dict[str, Any] = {"targets": target, "features": features, "group": group, "time": time}
+    frame = table_of(data, decimal, exclude, {**roles, "classes": classes})
     if sum([bool(target), classes is not None, autoencode]) > 1:
         raise typer.BadParameter("give one of --target, --classes and --autoencode")
     if classes is None and not autoencode:
-        target, features = _roles(frame, data, target, features)
-    roles = {"targets": target, "features": features, "group": group, "time": time}
+        roles["targets"], roles["features"] = _roles(frame, data, target, features)
     labels = None
     if classes is not None:
         chosen, labels = choose_labelled(frame, classes, roles, missing.value, text_columns.value)
@@ -138,7 +144,8 @@ def discover(
         "units": "common" if common_units else "own",
     }
     roles |= {"classes": classes, "autoencode": autoencode}
-    origin = {"file": data.name, **roles, "missing": missing.value, "text": text_columns.value, "rows_read": len(frame)}
+    roles |= {**reading(decimal, exclude), "missing": missing.value, "text": text_columns.value}
+    origin = {"file": data.name, **roles, "rows_read": len(frame)}
     found = run_discovery(context, chosen.X, Y, options, folder, shown, restart=restart)
     found = dataclasses.replace(found, notes=(*chosen.notes, *found.notes))
     beside = _beside(frame, chosen, group, time)

@@ -10,6 +10,7 @@ import typer
 
 from isthmus.cli.base import AsJson
 from isthmus.cli.screen import console, text
+from isthmus.cli.table import Decimal, DecimalMark
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,15 +28,19 @@ _Out = Annotated[
 ]
 
 
-def transform(model: _Model, data: _Data, out: _Out = None, as_json: AsJson = False) -> None:
+def transform(
+    model: _Model, data: _Data, out: _Out = None, decimal: Decimal = DecimalMark.point, as_json: AsJson = False
+) -> None:
     """Coordinates of new rows, as CSV: coordinate0, coordinate1, …, one line per row."""
     found = _load(model)
-    X, notes = _inputs(found, data)
+    X, notes = _inputs(found, data, decimal)
     names = [f"coordinate{j}" for j in range(found.rank)]
     _give(names, found.transform(X), notes, out, (model, data), as_json=as_json)
 
 
-def predict(model: _Model, data: _Data, out: _Out = None, as_json: AsJson = False) -> None:
+def predict(
+    model: _Model, data: _Data, out: _Out = None, decimal: Decimal = DecimalMark.point, as_json: AsJson = False
+) -> None:
     """Outputs predicted for new rows, as CSV: one column per target, one line per row.
 
     Of a discovery of classes: the class of each row, then the probability of every class.
@@ -43,7 +48,7 @@ def predict(model: _Model, data: _Data, out: _Out = None, as_json: AsJson = Fals
     import numpy as np
 
     found = _load(model)
-    X, notes = _inputs(found, data)
+    X, notes = _inputs(found, data, decimal)
     if found.loss == "cross_entropy":
         P = found.probabilities(X)
         likely = np.array(found.target_names, dtype=object)[P.argmax(axis=1)]
@@ -71,11 +76,11 @@ def _load(model: Path) -> Discovery:
     return found
 
 
-def _inputs(found: Discovery, data: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def _inputs(found: Discovery, data: Path, decimal: DecimalMark) -> tuple[np.ndarray, tuple[str, ...]]:
     from isthmus.tables import match_columns, read_table
 
     fill = None if found.fill is None else dict(zip(found.feature_names, found.fill.tolist()))
-    return match_columns(read_table(data), found.feature_names, fill=fill)
+    return match_columns(read_table(data, decimal=decimal.value), found.feature_names, fill=fill)
 
 
 def _give(

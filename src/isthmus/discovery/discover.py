@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
+from isthmus._checks import check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
 from isthmus._progress import ProgressFactory, progress, silent
+from isthmus._tablefile import _counted
+from isthmus._tablevalues import _replaced
+from isthmus.discovery.columns import column_names, numbers
 from isthmus.discovery.evidence import Evidence, explaining_gradients, gather
 from isthmus.discovery.final import constant, finish_fit
 from isthmus.discovery.labels import notes_on, one_hot
@@ -81,7 +84,8 @@ def discover(
     groups : array (N,), optional
         Rows of one group (a trajectory, a patient) are never on both sides of a division.
     time : array (N,), optional
-        Numbers that order the rows in time: the last are held out.
+        Numbers or dates (datetime64, pandas', of any time zone, texts of one reading) that order the rows in time: the
+        last are held out.
     rank : "auto" or int
         A number fixes the rank; the verdict is then ``"given"``.
     max_rank : int, optional
@@ -104,7 +108,7 @@ def discover(
     max_samples : int
         Training rows beyond this number are used only for the last fit.
     missing : {"error", "median"}
-        What to do with NaN in X; the medians are kept for new rows.
+        What to do with NaN in X; the medians are kept for new rows, and a note says how many were filled in.
     loss : {"mse", "cross_entropy"}
         Squared error, or log loss of class labels. Held-out errors are relative to the variance of the outputs, or to
         the entropy of the labels, and so is λ. Each class is divided for itself. The probabilities of the answer are
@@ -147,16 +151,16 @@ def discover(
     check_integer(who, "seed", seed, low=0)
     check_integer(who, "max_samples", max_samples, low=2)
     effort = _effort(who, depth, width, ridge, steps, learning_rate, init_scale)
-    fill = None
+    fill, lost = None, None
     frame_names = column_names(X), column_names(Y)
     if missing == "median":
-        X, fill = _filled(who, X)
-    inputs = as_matrix(who, "X", X).numpy()
+        X, fill, lost = _filled(who, X)
+    inputs = numbers(who, "X", X, missing=missing)
     if loss == "cross_entropy":
         targets, classes = one_hot(who, Y)
         frame_names = frame_names[0], classes.tolist()
     else:
-        targets = as_matrix(who, "Y", Y).numpy()
+        targets = numbers(who, "Y", Y)
     if len(inputs) != len(targets):
         got = f"{len(inputs)} and {len(targets)}"
         fail(who, "`X` and `Y` must have as many rows", got, "Align them.", error=DataError)
@@ -170,6 +174,10 @@ def discover(
     task = make_task(who, inputs, targets, **rows, seed=seed, max_samples=max_samples, **about)
     if loss == "cross_entropy":
         task = dataclasses.replace(task, notes=(*task.notes, *notes_on(targets, names[1])))
+    if lost is not None and lost.any():
+        which = [names[0][j] for j in np.flatnonzero(lost.any(axis=0)).tolist()]
+        filled = _replaced(_counted(int(lost.sum()), "missing value"), "the median", which)
+        task = dataclasses.replace(task, notes=(filled, *task.notes))
     fixed = None if rank == "auto" else check_integer(who, "rank", rank, low=1, high=max(task.bound, 1))
     highest = min(task.bound, MAX_RANK if max_rank is None else check_integer(who, "max_rank", max_rank, low=1))
     highest = max(highest, fixed or 0)
@@ -303,21 +311,12 @@ def _effort(
     )
 
 
-def column_names(A: Any) -> list[str] | None:
-    """Those of a DataFrame or Series."""
-    columns = getattr(A, "columns", None)
-    if columns is not None:
-        return [str(name) for name in columns]
-    name = getattr(A, "name", None)
-    return [name] if isinstance(name, str) else None
-
-
-def _filled(who: str, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """X with medians in place of NaN, and the medians."""
+def _filled(who: str, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """X with medians in place of NaN, the medians, and where NaN was."""
     array = with_gaps(who, X)
     lost = np.isnan(array)
     if array.ndim == 2 and lost.all(axis=0).any():
         columns = np.flatnonzero(lost.all(axis=0))[:5].tolist()
         fail(who, "every column of `X` must have a value", f"none in columns {columns}", "Drop them.", error=DataError)
     fill = np.nanmedian(array, axis=0)
-    return np.where(lost, fill, array), fill
+    return np.where(lost, fill, array), fill, lost

@@ -14,6 +14,7 @@ from torch import nn
 from isthmus import _html
 from isthmus._checks import as_matrix, fail
 from isthmus._errors import DataError
+from isthmus.discovery.columns import holds_dates, refuse_columns
 from isthmus.discovery.evidence import Evidence
 from isthmus.discovery.maps import apply
 from isthmus.discovery.meaning import Sensitivity
@@ -201,11 +202,16 @@ class Discovery:
 def with_gaps(who: str, X: Any) -> Array:
     """X as numbers, missing ones (None and pandas' NA too) as NaN."""
     try:
-        if hasattr(X, "to_numpy"):
+        if holds_dates(X):
+            array = None
+        elif hasattr(X, "to_numpy"):
             array = X.to_numpy(dtype=np.float64, na_value=np.nan)
         else:
             array = np.array(X, dtype=np.float64)
     except (TypeError, ValueError):
+        array = None
+    if array is None:
+        refuse_columns(who, "X", X, missing="median")
         fail(who, "`X` must be numeric", "something else", "Encode text columns as numbers.", error=DataError)
     return array[:, None] if array.ndim == 1 else array
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from isthmus._checks import as_matrix, fail
 from isthmus._errors import DataError
+from isthmus._tablevalues import as_moments
 from isthmus.discovery.scaling import Scaling, linear_rank
 from isthmus.discovery.splits import Splits, canonical_order
 from isthmus.discovery.walk import Data
@@ -228,7 +229,7 @@ def _codes(who: str, groups: Any, rows: int) -> NDArray[np.int64] | None:
 def _moments(who: str, time: Any, rows: int) -> Array | None:
     if time is None:
         return None
-    values = as_matrix(who, "time", time, columns=1).numpy()[:, 0]
+    values = as_matrix(who, "time", as_moments(who, "time", time), columns=1).numpy()[:, 0]
     if len(values) != rows:
         fail(who, f"`time` must have {rows} entries, one for each row", len(values), "Align it.", error=DataError)
     return values

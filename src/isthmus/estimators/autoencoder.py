@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from isthmus._checks import check_choice, check_number, fail
@@ -155,12 +155,12 @@ class BottleneckAutoencoder(Bottleneck):
         groups : array (n,), optional
             Rows of one group are never on both sides of a division.
         time : array (n,), optional
-            Numbers that order the rows in time: the last are held out.
+            Numbers or dates that order the rows in time: the last are held out.
         """
         self._check_missing()
         check_choice("BottleneckAutoencoder", "units", self.units, ("own", "common"))
         noise = check_number("BottleneckAutoencoder", "noise", self.noise, low=0.0)
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=self._finite)
+        X = self._validated(X, ensure_min_samples=2)
         target = X if self.missing == "error" else _filled(X)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(X.shape[1])])
         return self._discover(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
 from isthmus._checks import check_choice
 from isthmus.discovery import Discovery, discover
+from isthmus.discovery.columns import holds_dates, refuse_columns
 
 Array = NDArray[np.float64]
 
@@ -86,6 +88,28 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         self._take()
         return self
 
+    def _validated(self, X: Any, *y: Any, y_numeric: bool = False, **options: Any) -> Any:
+        """As scikit-learn checks it; of columns that it refuses, which they are and what this library does about them.
+
+        ``y_numeric`` says that y, if given, must be numbers.
+        """
+        more = {"y_numeric": True} if y_numeric else {}
+        caught: Exception | None = None
+        if not holds_dates(X):
+            rows = _without_na(X) if self.missing == "median" else X
+            try:
+                return validate_data(
+                    self, rows, *y, dtype=np.float64, ensure_all_finite=self._finite, **more, **options
+                )
+            except (TypeError, ValueError) as problem:
+                caught = problem
+        # Outside of the handler: scikit-learn's advice would stand above ours.
+        who = type(self).__name__
+        refuse_columns(who, "X", X, missing=self.missing, fitted=not options.get("reset", True))
+        if y_numeric:
+            refuse_columns(who, "y", y[0])
+        raise caught or TypeError("dates are no numbers")
+
     def _check_missing(self) -> None:
         check_choice(type(self).__name__, "missing", self.missing, ("error", "median"))
 
@@ -104,7 +128,7 @@ class Bottleneck(TransformerMixin, BaseEstimator):
 
     def _checked(self, X: Any) -> Array:
         check_is_fitted(self)
-        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=self._finite))
+        return np.asarray(self._validated(X, reset=False))
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Names of the coordinates: ``coordinate0``, ``coordinate1``, …"""
@@ -113,6 +137,12 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         if input_features is not None and own is not None and list(input_features) != list(own):
             raise ValueError("input_features is not equal to feature_names_in_")
         return np.array([f"coordinate{j}" for j in range(self.rank_)], dtype=object)
+
+
+def _without_na(X: Any) -> Any:
+    """X with NaN for the missing cells of its columns of objects: NumPy makes no number of pandas' NA."""
+    objects = isinstance(X, pd.DataFrame) and any(kind.kind == "O" for kind in X.dtypes)
+    return X.mask(X.isna()) if objects else X
 
 
 def _seed(random_state: Any) -> int:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from isthmus._checks import as_tensor, fail
@@ -104,10 +104,10 @@ class BottleneckClassifier(ClassifierMixin, Bottleneck):
         groups : array (n,), optional
             Rows of one group are never on both sides of a division.
         time : array (n,), optional
-            Numbers that order the rows in time: the last are held out.
+            Numbers or dates that order the rows in time: the last are held out.
         """
         self._check_missing()
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=self._finite)
+        X, y = self._validated(X, y, ensure_min_samples=2)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         self.classes_: NDArray[Any] = np.unique(y)

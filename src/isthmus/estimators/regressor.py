@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from isthmus._checks import fail
-from isthmus.discovery.discover import column_names
+from isthmus.discovery.columns import column_names, refuse_columns
 from isthmus.estimators.base import Array, Bottleneck
 from isthmus.estimators.keep import put_together, take_apart
 from isthmus.files import register
@@ -87,20 +87,13 @@ class BottleneckRegressor(MultiOutputMixin, RegressorMixin, Bottleneck):
         groups : array (n,), optional
             Rows of one group are never on both sides of a division.
         time : array (n,), optional
-            Numbers that order the rows in time: the last are held out.
+            Numbers or dates that order the rows in time: the last are held out.
         """
         self._check_missing()
         target_names = column_names(y)
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            multi_output=True,
-            y_numeric=True,
-            dtype=np.float64,
-            ensure_min_samples=2,
-            ensure_all_finite=self._finite,
-        )
+        X, y = self._validated(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
+        if y.dtype.kind == "U":  # lets it pass
+            refuse_columns(type(self).__name__, "y", y)
         y = np.asarray(y, dtype=np.float64)
         self._flat = y.ndim == 1
         return self._discover(X, y, groups=groups, time=time, target_names=target_names)

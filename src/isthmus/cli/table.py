@@ -1,0 +1,67 @@
+"""The table of a command: how its file is read, and which columns are left out before any has a role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class DecimalMark(StrEnum):
+    """What stands before the fraction of a number."""
+
+    point = "."
+    comma = ","
+
+
+Decimal = Annotated[DecimalMark, typer.Option(help="Decimal mark of the numbers in a text file.")]
+
+#: By role of :func:`isthmus.tables.choose_columns`, and that of the labels.
+_OPTIONS = {
+    "targets": "--target",
+    "features": "--features",
+    "group": "--group",
+    "time": "--time",
+    "classes": "--classes",
+}
+
+
+def table_of(
+    data: Path, decimal: DecimalMark, exclude: list[str] | None, roles: Mapping[str, list[str] | str | None]
+) -> pd.DataFrame:
+    """The table in a file without the columns excluded, none of which may be named by ``roles``.
+
+    Parameters
+    ----------
+    data : Path
+    decimal : DecimalMark
+    exclude : list of str, optional
+        Names or globs.
+    roles : mapping
+        What the command line gave for each role: a column that a glob chose may be excluded, one by name may not.
+    """
+    from isthmus.tables import exclude_columns, read_table
+
+    frame = read_table(data, decimal=decimal.value)
+    if not exclude:
+        return frame
+    rest = exclude_columns(frame, exclude)
+    left, there = ({str(name).strip() for name in table.columns} for table in (rest, frame))
+    for role, given in roles.items():
+        for name in [given] if isinstance(given, str) else given or ():
+            if name.strip() in there - left:
+                both = f"{_OPTIONS[role]} and --exclude both name {name.strip()!r}"
+                raise typer.BadParameter(f"{both}: leave it out of one of them")
+    return rest
+
+
+def reading(decimal: DecimalMark, exclude: list[str] | None) -> dict[str, Any]:
+    """How the table was read where that was not as usual, for the record of where an answer comes from."""
+    more: dict[str, Any] = {"exclude": exclude} if exclude else {}
+    return more | ({"decimal": decimal.value} if decimal is not DecimalMark.point else {})
