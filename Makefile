@@ -4,24 +4,28 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two processes with one thread each: on two cores faster than one process with two.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# Two processes with one thread each: on two cores faster than one process with two. All tests of a file go to one of
+# them, so that what they share is made once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 
-.PHONY: demo test test-full check bench figures docs clean
+.PHONY: demo test test-full style check bench figures docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isthmus demo
 
-test: check
-	$(PYTEST)
+# The types are checked meanwhile, by a process that uses one core for more than a minute.
+test: style
+	$(BIN)/pyright & types=$$!; $(PYTEST); tests=$$?; wait $$types && exit $$tests
 
 # The results are kept in git: they take too long to be repeated at every change.
 test-full: check
 	$(PYTEST) -q -m "slow or not slow" --timeout 3000 --durations 15 | tee docs/test-full.txt
 
-check: $(VENV)/.installed-test
+style: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check: style
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/test_ladder.py
 

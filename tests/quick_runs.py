@@ -4,6 +4,7 @@ import fcntl
 from pathlib import Path
 
 from isthmus import IsthmusError, Run
+from isthmus.engines.base import execute
 
 
 def folder(tmp_path_factory) -> Path:
@@ -24,3 +25,16 @@ def quick_run(tmp_path_factory, kind) -> Run:
         except IsthmusError:
             kind.quick().run().write(path)
             return Run.read(path)
+
+
+class Here:
+    """An engine for tests: computes in this process, and remembers what."""
+
+    def __init__(self):
+        self.computed = []
+
+    def run(self, tasks, started):
+        for task in tasks:
+            started(task, "here")
+            self.computed.append(task.experiment)
+            yield from execute(task)

@@ -19,6 +19,7 @@ import isthmus
 from isthmus import Run, cli, experiments
 from isthmus.experiments.bottleneck2023.linear_expansion import LinearExpansion
 from isthmus.runs import Outcome
+from quick_runs import Here
 
 
 @pytest.fixture(autouse=True)
@@ -294,6 +295,7 @@ def test_reader_that_goes_away():
 def test_reproduce_all_runs_each_and_refuses_set(capsys, monkeypatch):
     found = {"E-linear": LinearExpansion}
     monkeypatch.setattr(experiments, "find_experiments", lambda: found)
+    monkeypatch.setattr("isthmus.engines.local.LocalEngine", lambda workers: Here())
     code, out, _ = call(capsys, "reproduce", "all", "--quick", "--out", "kept", "--json")
     assert code == 0
     (one,) = json.loads(out)

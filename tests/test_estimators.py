@@ -34,6 +34,7 @@ def test_scikit_learns_own_checks_at_default_arguments(estimator, check):
     check(estimator)
 
 
+@pytest.mark.slow
 def test_the_default_arguments_learn():
     """The check that asks for a good fit, as people call it; the others do not ask how well it fits."""
     check_regressors_train("BottleneckRegressor", BottleneckRegressor())

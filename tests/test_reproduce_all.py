@@ -13,7 +13,7 @@ from isthmus.engines.base import Failure
 from isthmus.engines.several import run_several
 from isthmus.experiments import find_experiment, find_experiments
 from isthmus.experiments.bottleneck2023.linear_expansion import LinearExpansion
-from quick_runs import folder
+from quick_runs import Here, folder
 from test_experiments import Small
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -61,21 +61,6 @@ def test_what_is_kept_in_the_documentation():
         # The numbers kept are those of the experiment as it is now, with the statements that it makes now.
         kind = find_experiment(name)
         assert set(kept["parameters"]) == set(kind().parameters), name
-
-
-class Here:
-    """An engine for tests: computes in this process, and remembers what."""
-
-    def __init__(self):
-        self.computed = []
-
-    def run(self, tasks, started):
-        from isthmus.engines.base import execute
-
-        for task in tasks:
-            started(task, "here")
-            self.computed.append(task.experiment)
-            yield from execute(task)
 
 
 class Twin(Small):

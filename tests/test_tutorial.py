@@ -74,6 +74,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_first_discovery(folder):
     """Down to the first rank; the rest is slow."""
     code = blocks()

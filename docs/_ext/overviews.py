@@ -21,7 +21,9 @@ class Gallery(Generated):
                 card += nodes.paragraph("", "", picture, classes=["card-picture"])
             else:
                 card += nodes.paragraph("", NOT_RUN, classes=["card-picture", "card-empty"])
-            card += nodes.paragraph("", "", nodes.strong("", "", to_paper), nodes.Text(" "), badge(one.status))
+            good = sum(outcome["status"] == "agrees" for outcome in one.outcomes)
+            told = nodes.Text(f" {good} of {len(one.outcomes)} statements agree" if one.outcomes else "")
+            card += nodes.paragraph("", "", nodes.strong("", "", to_paper), nodes.Text(" "), badge(one.status), told)
             card += nodes.paragraph("", one.title)
             more = [to_document(f"note {note.removeprefix('notes/')}", note) for note in one.notes]
             spaced = [node for each in more for node in (nodes.Text(" · "), each)]
@@ -54,13 +56,15 @@ class Differing(Generated):
 
 
 class CountsOfFigures(Generated):
-    """How many figures agree, differ, fail, and are not run yet."""
+    """How many figures agree, differ, fail, and are not run yet, and how many of all statements agree."""
 
     def made(self):
         states = [one.status for one in figures().values()]
         words = {"agrees": "agree", "differs": "differ", "fails": "fail", NOT_RUN: "not run yet"}
         told = [f"{states.count(state)} {word}" for state, word in words.items() if state in states]
-        return [nodes.paragraph("", f"{len(states)} figures: {', '.join(told)}.")]
+        every = [outcome["status"] for one in figures().values() for outcome in one.outcomes]
+        counted = f"Of their {len(every)} statements {every.count('agrees')} agree."
+        return [nodes.paragraph("", f"{len(states)} figures: {', '.join(told)}. {counted}")]
 
 
 class UndeterminedRanks(Generated):

@@ -139,6 +139,7 @@ def test_the_connection_that_exists_is_kept(here):
     assert here.is_initialized()
 
 
+@pytest.mark.slow
 def test_data_are_stored_once(here, monkeypatch):
     """Six tasks share one table, and Ray gets it once."""
     data = {"X": np.zeros((4, 2))}

@@ -213,6 +213,7 @@ def test_refused():
         ntk_trace(net, gaussian(6, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
 def test_memory_stays_bounded():
     """The (N·d_out) × P matrix would have 3000·10 × 85,000 entries, 20 GB; so would all Jacobians of a

@@ -125,6 +125,7 @@ def test_in_a_browser(browser, real, tmp_path):
     watched.context.close()
 
 
+@pytest.mark.slow
 def test_hostile_names_in_a_browser_of_the_width_of_a_phone(browser, tmp_path):
     path = isthmus.save_report(hostile_diagnosis(), tmp_path / "report.html")
     watched = Watched(browser, path, viewport={"width": 390, "height": 900})

@@ -120,6 +120,7 @@ def test_whatever_is_used_is_drawn(fresh, tmp_path):
     assert all(fresh.drawn())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", ["details", "div hidden"])
 def test_what_is_closed_waits_until_it_is_opened(browser, path, tmp_path, inside):
     """No page has a figure inside something closed yet: here the first one is put there."""
@@ -151,6 +152,7 @@ def test_what_is_closed_waits_until_it_is_opened(browser, path, tmp_path, inside
     watched.context.close()
 
 
+@pytest.mark.slow
 def test_without_an_observer_all_at_once(browser, path):
     watched = Watched(browser, path, first="delete window.IntersectionObserver", **SIZE)
     assert all(watched.drawn())

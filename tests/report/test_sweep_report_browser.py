@@ -97,6 +97,7 @@ def test_click_and_keyboard(fresh):
     assert page.evaluate(INSIDE).endswith(": 3 waiting") and page.evaluate(f"{PLOT}.data") == []
 
 
+@pytest.mark.slow
 def test_every_figure_on_a_phone_and_in_the_dark(fresh):
     watched = fresh("two", viewport=PHONE)
     page = watched.page
@@ -111,6 +112,7 @@ def test_every_figure_on_a_phone_and_in_the_dark(fresh):
     assert page.evaluate(blue) != before[0] and all(watched.drawn())
 
 
+@pytest.mark.slow
 def test_choose_two_of_three_parameters(fresh):
     watched = fresh("three", viewport=WIDE)
     page = watched.page
