@@ -19,7 +19,7 @@ test: style
 
 # The results are kept in git: they take too long to be repeated at every change.
 test-full: check
-	$(PYTEST) -q -m "slow or not slow" --timeout 3000 --durations 15 | tee docs/test-full.txt
+	ISTHMUS_TEST_FULL=1 $(PYTEST) -q -m "slow or not slow" --timeout 3000 --durations 15 | tee docs/test-full.txt
 
 style: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -41,7 +41,10 @@ def test_a_small_problem(line, name):
     assert (found.rank, found.verdict) == (2, "determined"), found.reasons
 
 
-@pytest.mark.parametrize("name", ["fast", "large", "units"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", [pytest.param("fast", marks=SLOW), pytest.param("large", marks=SLOW), "units"])
 def test_doubt_is_as_stable(name):
     problem = problems.pure_noise(d_in=3, d_out=3, samples=80, seed=SEED)
     X, Y, options = variants(problem)[name]

@@ -199,6 +199,7 @@ def test_there_and_back():
     assert replace(back, notes=()).notes == ()
 
 
+@pytest.mark.slow
 def test_in_the_browser(tmp_path):
     hostile = tuple(LayerChange(name, 9, 4, 1, {f"{name}?": 5}) for name in HOSTILE)
     isthmus.save_report(certificate(layers=(*certificate().layers, *hostile)), tmp_path / "page.html")

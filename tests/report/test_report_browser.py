@@ -43,7 +43,7 @@ def opened(browser, reports):
         watched.context.close()
 
 
-@pytest.mark.parametrize("name", ["discovery", "profile", "run", "hostile"])
+@pytest.mark.parametrize("name", ["discovery", pytest.param("profile", marks=pytest.mark.slow), "run", "hostile"])
 def test_every_plot_is_drawn(opened, name):
     watched = opened(name)
     watched.show_all()

@@ -89,6 +89,7 @@ def test_links_land_and_paper_has_them_all(fresh):
     assert page.evaluate("Math.min(...[...document.querySelectorAll('.main-svg')].map(one => one.clientWidth))") > 700
 
 
+@pytest.mark.slow
 def test_whatever_is_used_is_drawn(fresh, tmp_path):
     page = fresh.page
     first = page.evaluate(DRAWN)

@@ -110,6 +110,7 @@ def test_a_section_of_a_diagnosis(found):
     assert math.isnan(none.residual) and render(page)
 
 
+@pytest.mark.slow
 def test_in_the_browser(found, tmp_path):
     isthmus.save_report(found, tmp_path / "mechanics.html")
     with chromium() as browser:

@@ -82,7 +82,7 @@ class BottleneckClassifier(ClassifierMixin, Bottleneck):
     --------
     >>> import isthmus
     >>> data = isthmus.problems.inverted_s_classes(samples=200)
-    >>> model = isthmus.BottleneckClassifier(replicas=0).fit(data.X, data.labels)
+    >>> model = isthmus.BottleneckClassifier(depth=8, width=32, replicas=0).fit(data.X, data.labels)
     >>> model.rank_, model.score(data.X, data.labels)
     (1, 1.0)
     """

@@ -76,7 +76,7 @@ class RankFigure1(Experiment):
     @classmethod
     def quick(cls) -> Self:
         """A smaller task of the same kind."""
-        return cls(d_in=16, d_out=16, rank=3, depth=8, width=30, samples=300, lam=1e-3, dropped_below=0.05)
+        return cls(d_in=16, d_out=16, rank=3, depth=7, width=24, samples=200, lam=1e-3, dropped_below=0.05)
 
     @property
     def ridge(self) -> float:
