@@ -14,7 +14,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 import isthmus
 from isthmus import BottleneckAutoencoder, ConvergenceWarning, FullyConnected, IsthmusError, train
@@ -30,7 +30,22 @@ QUICK = {"depth": 4, "width": 16, "steps": 4, "replicas": 0}
 SMALL = {"depth": 6, "width": 32, "steps": 25, "replicas": 0}
 
 
-@parametrize_with_checks([BottleneckAutoencoder(rank=1, depth=4, width=8, steps=2)])
+SMALLEST = BottleneckAutoencoder(rank=1, depth=4, width=8, steps=2)
+#: Those of scikit-learn's checks that the fast suite makes of this estimator; of the regressor it makes all.
+FEW = ("check_estimators_pickle", "check_transformer_general", "check_fit2d_1feature", "check_n_features_in")
+
+
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [pair for pair in estimator_checks_generator(SMALLEST) if pair[1].func.__name__ in FEW],
+    ids=lambda value: value.func.__name__ if hasattr(value, "func") else "smallest",
+)
+def test_some_of_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([SMALLEST])
 def test_scikit_learns_own_checks(estimator, check):
     """In networks so small that all the checks take seconds; the search for the rank is in the slow ones."""
     check(estimator)

@@ -465,6 +465,7 @@ def kill(process):
 TASK = ["data.csv", "--target", "y*", "--features", "[abcd]", *QUICK, "--replicas", "1"]
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_resumes(capsys):
     assert call(capsys, "discover", *TASK, "--out", "whole")[0] in (0, 1)
     process = start("discover", *TASK, "--out", "found")

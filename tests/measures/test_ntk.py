@@ -103,6 +103,7 @@ def test_top_eigenvalue_of_the_hessian(loss, ridge):
     assert estimate.probes == 64
 
 
+@pytest.mark.slow
 def test_hutchinson_is_unbiased_with_an_honest_error():
     net = random_net([3, 6, 2], seed=5)
     X, Y = gaussian(12, 3, seed=6), gaussian(12, 2, seed=7)
