@@ -16,6 +16,7 @@ from isthmus._progress import silent
 from isthmus.experiments.bottleneck2023.figure_1 import NormAndDepth
 from isthmus.measures import bottleneck_rank
 from isthmus.training import Phase, together_stack, train_together
+from isthmus.training.together import _fitting
 from isthmus.training.together_stack import StackedMeanSquare
 from small import quiet, same_bits, task, weights
 from tools import assert_close, gaussian, generator, random_net
@@ -343,3 +344,11 @@ def test_figure_1_trains_networks_of_one_shape_together():
         for name in ("norms", "costs", "losses"):
             np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-2, err_msg="float32, and kinks")
         assert one.measured(ours).keys() == one.measured(theirs).keys()
+
+
+def test_how_many_at_once_is_bounded_by_memory():
+    narrow, wide = (FullyConnected([20, *[w] * 8, 20]) for w in (50, 400))
+    first, last = [Phase("adam", 1, 1e-3)], [Phase("lbfgs", 1)]
+    assert _fitting(narrow, 200, first) == _fitting(narrow, 200, last) == 64
+    assert 1 <= _fitting(wide, 2000, last) < _fitting(wide, 2000, first) < 64
+    assert _fitting(wide, 10**6, last) == 1

@@ -19,8 +19,9 @@ from isthmus.training.phases import Phase
 from isthmus.training.result import TrainingResult
 from isthmus.training.together_loop import StackedTraining
 
-#: Networks in one computation unless given: a bound on memory. Larger stacks were up to a fifth faster with Adam.
-AT_ONCE = 8
+#: At most so many networks in one computation unless given, and so many entries of what is kept of them: a bound on
+#: memory. Larger stacks were up to a fifth faster with Adam.
+AT_ONCE, ENTRIES = 64, 2**26
 _WHO = "train_together"
 
 
@@ -33,7 +34,7 @@ def train_together(
     phases: Sequence[Phase],
     tolerance: float = 1e-4,
     seeds: int | Sequence[int] = 0,
-    at_once: int = AT_ONCE,
+    at_once: int | None = None,
     show_progress: bool | ProgressFactory = False,
 ) -> list[TrainingResult]:
     """Minimise cost(net_i(X_i), Y_i) + ridge_i·‖θ_i‖² for every network, in place, as :func:`train` would each alone.
@@ -58,9 +59,9 @@ def train_together(
         Of convergence, as in :func:`train`.
     seeds : int or sequence of int
         As ``seed`` in :func:`train`.
-    at_once : int, default 8
-        Networks in one computation; the groups follow each other. Larger ones need more memory: with L-BFGS, for each
-        network about twice ``memory`` times its parameters.
+    at_once : int, optional
+        Networks in one computation; the groups follow each other. By default at most 64, and fewer where the
+        representations and, with L-BFGS, twice ``memory`` copies of the parameters would take more than 2²⁶ entries.
     show_progress : bool or callable, default False
         Median loss and number of networks under way, on stderr.
 
@@ -84,12 +85,14 @@ def train_together(
     _check_nets(nets)
     plan = _checked_plan(phases)
     check_number(_WHO, "tolerance", tolerance, low=0.0)
-    check_integer(_WHO, "at_once", at_once, low=1)
+    if at_once is not None:
+        check_integer(_WHO, "at_once", at_once, low=1)
     inputs, targets = _checked_data(nets, X, Y)
     shared = {"loss": "mse", "phases": [dataclasses.asdict(p) for p in plan], "tolerance": float(tolerance)}
     amounts = [check_number(_WHO, "ridges", ridge, low=0.0) for ridge in _each("ridges", ridges, len(nets))]
     numbers = [check_integer(_WHO, "seeds", seed, low=0) for seed in _each("seeds", seeds, len(nets))]
     settings = [{"ridge": ridge, **shared, "seed": seed} for ridge, seed in zip(amounts, numbers)]
+    at_once = at_once or _fitting(nets[0], inputs.shape[-2], plan)
     # Equal sizes: a last group of one would be the slowest of all.
     groups = -(-len(nets) // at_once)
     bounds = [round(k * len(nets) / groups) for k in range(groups + 1)]
@@ -119,6 +122,13 @@ def _each(name: str, given: Any, count: int) -> list[Any]:
         must = f"`{name}` must be one, or one for each of the {count} networks"
         fail(_WHO, must, f"{len(given)} of them", "Match them to `nets`.")
     return [one.item() if hasattr(one, "item") else one for one in given]
+
+
+def _fitting(net: FullyConnected, samples: int, plan: Sequence[Phase]) -> int:
+    """How many networks like this one are computed at once."""
+    pairs = max((p.memory for p in plan if p.quasi_newton), default=0)
+    each = samples * sum(net.dims) + 2 * pairs * sum(p.numel() for p in net.parameters())
+    return max(1, min(AT_ONCE, ENTRIES // each))
 
 
 def _check_nets(nets: list[Any]) -> None:
