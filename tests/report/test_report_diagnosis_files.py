@@ -98,6 +98,7 @@ def real():
     return diagnose(three_part_net(3, depth=6).to_torch(), X, gaussian(80, 10, seed=1), ridge=1e-3)
 
 
+@pytest.mark.slow
 def test_in_a_browser(browser, real, tmp_path):
     path = isthmus.save_report(real, tmp_path / "report.html")
     watched = Watched(browser, path, viewport={"width": 1200, "height": 900})

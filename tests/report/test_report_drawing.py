@@ -66,6 +66,7 @@ def test_at_load_only_what_is_near_and_by_scrolling_all(fresh):
     assert all(fresh.drawn())
 
 
+@pytest.mark.slow
 def test_links_land_and_paper_has_them_all(fresh):
     page = fresh.page
     page.click("nav a[href='#jacobians']")

@@ -190,6 +190,7 @@ def test_narrow_dark_and_hostile(browser, tmp_path):
         watched.context.close()
 
 
+@pytest.mark.slow
 def test_the_list_follows_too(browser, tmp_path):
     with served(tmp_path) as (server, port):
         watched = Watched(browser, port, server.token)
