@@ -14,7 +14,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isthmus
 from isthmus import BottleneckAutoencoder, ConvergenceWarning, FullyConnected, IsthmusError, train
@@ -22,7 +22,7 @@ from isthmus.estimators.autoencoder import _from_parts, _to_parts
 from isthmus.measures import distance_to_data
 from isthmus.objective import constant_cost
 from isthmus.problems import noisy_curve, noisy_surface
-from tools import SEED, assert_close
+from tools import SEED, assert_close, some_checks
 
 #: Where the point is not how well it fits.
 QUICK = {"depth": 4, "width": 16, "steps": 4, "replicas": 0}
@@ -35,11 +35,7 @@ SMALLEST = BottleneckAutoencoder(rank=1, depth=4, width=8, steps=2)
 FEW = ("check_estimators_pickle", "check_transformer_general", "check_fit2d_1feature", "check_n_features_in")
 
 
-@pytest.mark.parametrize(
-    ("estimator", "check"),
-    [pair for pair in estimator_checks_generator(SMALLEST) if pair[1].func.__name__ in FEW],
-    ids=lambda value: value.func.__name__ if hasattr(value, "func") else "smallest",
-)
+@some_checks(SMALLEST, FEW)
 def test_some_of_scikit_learns_own_checks(estimator, check):
     check(estimator)
 

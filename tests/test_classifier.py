@@ -14,7 +14,7 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss
 from sklearn.model_selection import cross_val_score
-from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isthmus
 from isthmus import BottleneckClassifier, DataError, IsthmusError
@@ -22,7 +22,7 @@ from isthmus.discovery import discover
 from isthmus.estimators.classifier import _from_parts, _to_parts
 from isthmus.plotting.style import new_figure
 from isthmus.problems import inverted_s_classes, sectors
-from tools import assert_close
+from tools import assert_close, some_checks
 
 #: Where the point is not how well it fits.
 QUICK = {"depth": 4, "width": 16, "steps": 4, "replicas": 0}
@@ -35,11 +35,7 @@ SMALLEST = BottleneckClassifier(rank=1, depth=4, width=8, steps=2, ridge=0.03)
 FEW = ("check_estimators_pickle", "check_classifiers_train", "check_classifiers_classes", "check_n_features_in")
 
 
-@pytest.mark.parametrize(
-    ("estimator", "check"),
-    [pair for pair in estimator_checks_generator(SMALLEST) if pair[1].func.__name__ in FEW],
-    ids=lambda value: value.func.__name__ if hasattr(value, "func") else "smallest",
-)
+@some_checks(SMALLEST, FEW)
 def test_some_of_scikit_learns_own_checks(estimator, check):
     check(estimator)
 

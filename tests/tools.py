@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import Tensor
 
 from isthmus import FullyConnected
@@ -146,3 +148,10 @@ def linear_net(
     L = len(dims) - 1
     U = [orthogonal(n, len(s), seed=seed + i) for i, n in enumerate(dims)]
     return FullyConnected.from_weights([((U[i + 1] * s ** (1 / L)) @ U[i].mT).to(dtype) for i in range(L)], slope=1.0)
+
+
+def some_checks(estimator: Any, names: Sequence[str]) -> Any:
+    """As scikit-learn's ``parametrize_with_checks``, for the checks of these names alone."""
+    pairs = [pair for pair in estimator_checks_generator(estimator) if pair[1].func.__name__ in names]
+    assert {check.func.__name__ for _, check in pairs} == set(names), "a check that scikit-learn has not"
+    return pytest.mark.parametrize(("estimator", "check"), pairs, ids=[check.func.__name__ for _, check in pairs])

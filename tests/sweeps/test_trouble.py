@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import subprocess
 from pathlib import Path
 
@@ -231,3 +232,15 @@ def test_what_killed_drivers_leave_is_cleared(tmp_path):
     assert engine.tasks == []
     assert sorted(path.name for path in (tmp_path / RUNS).iterdir()) == sorted(found.frame.index)
     assert Path(tmp_path / RUNS / key / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("pid", "since"), [(10**30, 1e300), (-1, -5.0), (0, 0.0), (1.5, 2.0), (10**400, 0.0), ("x", 0.0)]
+)
+def test_a_lock_that_says_nonsense_is_no_holder_that_stops_us(tmp_path, pid, since):
+    """Whoever copies a folder may bring any lock along."""
+    (tmp_path / LOCK).write_text(json.dumps({"host": platform.node(), "pid": pid, "since": since}), encoding="utf-8")
+    found = holder(tmp_path)
+    assert found is None or str(found)
+    if pid != 1.5:  # number 1 is alive
+        assert found is None or not found.alive

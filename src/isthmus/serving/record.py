@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 from isthmus._errors import IsthmusError
 from isthmus._html import number, plain
 from isthmus._live import BEAT, MOST_BYTES
+from isthmus._processes import is_alive
 from isthmus._strict_json import loads
 from isthmus.serving.inside import Inside, Stamp
 
@@ -194,22 +194,3 @@ class Follower:
         if silence > SILENT:
             return "silent"
         return "done" if session.end == "done" else "running"
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of that number runs on this machine."""
-    if pid <= 0:
-        return False
-    if os.name != "posix":
-        # Elsewhere this call would end the process; its silence must tell.
-        return True
-    try:
-        # Signal 0 is none: only the permission and the process are looked at.
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OverflowError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from isthmus._processes import is_alive
 from isthmus.sweeps.places import LOCK, read_small
 
 try:
@@ -41,7 +42,7 @@ class Holder:
         """Whether it is at work, as far as can be seen from here."""
         if self.age > LAPSE:
             return False
-        return self.host != platform.node() or _exists(self.pid)
+        return self.host != platform.node() or is_alive(self.pid)
 
     def __str__(self) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
@@ -55,8 +56,11 @@ def holder(folder: Path) -> Holder | None:
         seen = (folder / LOCK).stat().st_mtime
         if found is None:
             return None
-        return Holder(str(found["host"]), int(found["pid"]), float(found["since"]), time.time() - seen)
-    except (OSError, KeyError, TypeError, ValueError):
+        since = float(found["since"])
+        # A time that is none would have no date to show.
+        since = since if 0.0 <= since <= time.time() else seen
+        return Holder(str(found["host"]), int(found["pid"]), since, time.time() - seen)
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -134,13 +138,3 @@ class Lock:
         while not self._over.wait(BEAT):
             with contextlib.suppress(OSError):
                 os.utime(self._path)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
