@@ -1,4 +1,4 @@
-"""Hourglass networks, their written-out gradient, and the quasi-Newton direction, each by a second route."""
+"""Hourglass networks and the quasi-Newton direction, each by a second route."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
 
 import isthmus
 from isthmus import IsthmusError
 from isthmus.networks import Hourglass
 from isthmus.training import Phase
-from isthmus.training.direct import DirectMeanSquare
 from isthmus.training.flat import FlatObjective
 from isthmus.training.lbfgs import LBFGS
 from isthmus.training.metric import metric_for
@@ -112,115 +110,6 @@ def test_it_is_trained_to_the_known_minimum_of_a_linear_network(phase):
     assert_close(s[:2], [2.9, 0.9], rtol=1e-3, atol=0.0, reason="an iteration stopped after few steps")
 
 
-# --- the gradient
-
-
-def both_ways(net, X, Y, *, chunk_bytes=2**20, ridge=0.07):
-    """Value by the direct route and by autograd, at the same parameters."""
-    found = []
-    for direct in (True, False):
-        objective = FlatObjective(net, X, Y, "mse", chunk_bytes=chunk_bytes)
-        assert objective.direct is not None
-        if not direct:
-            objective.direct = None
-        with objective.attached():
-            found.append((objective(ridge), objective.rows))
-    assert found[0][1] == found[1][1]
-    return found[0][0], found[1][0], found[0][1]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("slope", [0.0, 1.0])
-@pytest.mark.parametrize("dims", DIMS)
-def test_direct_gradient_is_autograds(dims, slope, dtype):
-    net = hourglass(*dims, slope, dtype=dtype)
-    X, Y = gaussian(37, dims[0][0], seed=2, dtype=dtype), gaussian(37, dims[1][-1], seed=3, dtype=dtype)
-    one, other, _ = both_ways(net, X, Y)
-    assert_close(torch.tensor(one.loss, dtype=dtype), torch.tensor(other.loss, dtype=dtype))
-    reason = "sums of 37 terms in another order" if dtype == torch.float32 else None
-    options = {"rtol": 1e-4, "atol": 1e-5} if reason else {}
-    assert_close(one.gradient, other.gradient, reason=reason, **options)
-
-
-@pytest.mark.parametrize("rows", [1, 6, 12, 36, 37])
-def test_direct_gradient_in_several_chunks(rows):
-    net = hourglass()
-    X, Y = gaussian(37, 5, seed=2), gaussian(37, 3, seed=3)
-    whole = both_ways(net, X, Y)[1]
-    objective = FlatObjective(net, X, Y, "mse")
-    objective.rows = rows
-    objective.direct = DirectMeanSquare(net, rows)
-    with objective.attached():
-        # Twice: what the first evaluation left in the buffers must not matter.
-        for _ in range(2):
-            parts = objective(0.07)
-        assert_close(parts.gradient, whole.gradient)
-        assert_close(parts.loss, whole.loss)
-        batch = torch.tensor([3, 3, 17, 36, 0])
-        some = objective(0.0, batch)
-    objective.direct = None
-    with objective.attached():
-        assert_close(some.gradient, objective(0.0, batch).gradient)
-
-
-def test_direct_weight_and_addition():
-    """``add`` adds: twice half is once."""
-    net = hourglass()
-    X, Y = gaussian(8, 5), gaussian(8, 3, seed=1)
-    objective = FlatObjective(net, X, Y, "mse")
-    with objective.attached():
-        once = objective(0.0)
-        objective.buffer.zero_()
-        halves = sum(objective.direct.add(X, Y, 0.5) for _ in range(2))
-        assert_close(halves, once.loss)
-        assert_close(objective.buffer, once.gradient)
-
-
-def test_the_derivative_of_a_relu_at_zero_is_zero():
-    net = hourglass()
-    with torch.no_grad():
-        net.weights[0][0].zero_()
-        net.biases[0][0] = 0.0
-    X, Y = gaussian(9, 5), gaussian(9, 3, seed=1)
-    one, other, _ = both_ways(net, X, Y)
-    assert_close(one.gradient, other.gradient)
-    assert not bool(one.cost_gradient[:5].any())
-
-
-class Shifted(Hourglass):
-    def forward(self, X):
-        return super().forward(X) + 1.0
-
-
-def test_where_the_direct_way_must_not_be_taken():
-    frozen = hourglass()
-    frozen.weights[1].requires_grad_(False)
-    shifted = Shifted(random_net((5, 2)), random_net((2, 3)))
-    plain = random_net((5, 7, 3))
-    for net in (
-        frozen,
-        shifted,
-        plain,
-        hourglass(slope=0.3),
-        hourglass(bias=0.0),
-        hourglass(bias=0.3),
-        nn.Linear(5, 3),
-    ):
-        assert DirectMeanSquare.for_network(net, "mse", 4) is None
-    assert DirectMeanSquare.for_network(hourglass(), "cross_entropy", 4) is None
-    assert DirectMeanSquare.for_network(hourglass(), "mse", 4) is not None
-    # And the gradients there are right.
-    X, Y = gaussian(9, 5), gaussian(9, 3, seed=1)
-    for net in (frozen, shifted, hourglass(slope=0.3)):
-        objective = FlatObjective(net, X, Y, "mse")
-        with objective.attached():
-            found = objective(0.0).gradient
-        twin = Shifted(net.encoder(), net.decoder()) if net is shifted else Hourglass(net.encoder(), net.decoder())
-        ((twin(X) - Y) ** 2).sum(1).mean().backward()
-        wanted = [p.grad.reshape(-1) for p, q in zip(twin.parameters(), net.parameters()) if q.requires_grad]
-        assert_close(found, torch.cat(wanted))
-
-
 # --- the direction
 
 
@@ -255,7 +144,8 @@ def test_direction_is_the_two_loop_recursion(pairs, with_metric, dtype):
     root = gaussian(n, n, seed=6, dtype=dtype) / n**0.5
     S = gaussian(pairs, n, seed=7, dtype=dtype)
     T = S @ (root @ root.mT + 0.1 * torch.eye(n, dtype=dtype))
-    optimiser.state.tensors |= {"S": S, "T": T}
+    for s, t in zip(S, T):
+        optimiser.pairs.append(s, t)
     gradient = gaussian(n, seed=8, dtype=dtype)
     found = optimiser._direction(gradient, 0.05)
     solve = (lambda v: v) if metric is None else (lambda v: metric.solve(v, 0.05))

@@ -67,11 +67,11 @@ def test_moving_ridge_is_exact():
     optimiser = make(objective.theta, memory=4)
     for step in range(5):
         optimiser.step(objective, step, 0.02)
-    S, T = optimiser.state.tensors["S"], optimiser.state.tensors["T"]
+    S, T = optimiser.pairs.S, optimiser.pairs.T
     assert S.shape == (4, 6)
     assert_close(T, S @ (objective.H + 0.04 * torch.eye(6, dtype=torch.float64)))
     optimiser._move_ridge(0.7)
-    assert_close(optimiser.state.tensors["T"], S @ (objective.H + 1.4 * torch.eye(6, dtype=torch.float64)))
+    assert_close(optimiser.pairs.T, S @ (objective.H + 1.4 * torch.eye(6, dtype=torch.float64)))
     # The value carried over to the new ridge is that of an evaluation.
     carried = optimiser.value.at_ridge(0.7, objective.theta)
     anew = objective(0.7)
@@ -145,10 +145,10 @@ def test_rebalancing_keeps_the_function_and_lowers_the_norm():
         assert float(objective.theta.norm()) < 0.5 * before
         # Balanced already: nothing moves, and the curvature pairs stay.
         theta = objective.theta.clone()
-        optimiser.state.tensors["S"] = torch.ones(1, len(theta), dtype=torch.float64)
+        optimiser.pairs.append(torch.ones_like(theta), torch.ones_like(theta))
         optimiser._rebalance(objective)
         assert torch.equal(objective.theta, theta)
-        assert len(optimiser.state.tensors["S"]) == 1
+        assert len(optimiser.pairs) == 1
 
 
 def test_non_finite_weights_are_reported_not_raised():
@@ -166,5 +166,5 @@ def test_memory_is_bounded():
         optimiser = make(objective.theta, memory=memory)
         for step in range(6):
             optimiser.step(objective, step, 0.0)
-        assert len(optimiser.state.tensors["S"]) == len(optimiser.state.tensors["T"]) == memory
+        assert len(optimiser.pairs.S) == len(optimiser.pairs.T) == len(optimiser.pairs) == memory
     assert lbfgs.REFRESH < lbfgs.REBALANCE

@@ -24,7 +24,10 @@ from isthmus._errors import DataError
 from isthmus._forward_mode import load_forward_mode
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.objective import LOSSES, cost
-from isthmus.trace import Network
+from isthmus.trace import Network, Trace
+
+#: Of one backward product: about what a core's second-level cache holds.
+BLOCK_BYTES = 2**20
 
 
 @cites("bottleneck2023", "Thm. 7, proof", ids=("Q-ntk",))
@@ -35,23 +38,38 @@ def ntk_trace(net: Network, X: Any, *, chunk_bytes: int = CHUNK_BYTES, dtype: to
     One backward product for each output and no gradient of any parameter: the P-dimensional rows of J_θ f
     factor as (α_{ℓ-1}, β) ⊗ J(α̃_ℓ → f), so that their squared norms are products.
     """
-    L = len(net.Ws)
     dims = (net.Ws[0].shape[1], *(W.shape[0] for W in net.Ws))
     inputs = as_matrix("ntk_trace", "X", X, columns=dims[0], dtype=dtype, device=net.Ws[0].device)
-    per_row = inputs.element_size() * (3 * dims[-1] * max(dims[1:]) + 3 * sum(dims))
-    traces = []
-    for part in inputs.split(chunk_rows(len(inputs), per_row, chunk_bytes)):
-        trace = net.trace(part, dtype=dtype)
-        sizes = [a.square().sum(1) + net.bias**2 for a in trace.activations]
-        # Layer L: J(α̃_L → f) is the identity.
-        total = sizes[L - 1] * dims[-1]
+    per_row = inputs.element_size() * (2 * dims[-1] * max(dims[1:]) + 4 * sum(dims))
+    parts = inputs.split(chunk_rows(len(inputs), per_row, chunk_bytes))
+    return torch.cat([_ntk_trace_of(net.trace(part, dtype=dtype)) for part in parts])
+
+
+def _ntk_trace_of(trace: Trace) -> Tensor:
+    """The sum over layers for the samples of one trace, block by block of samples: (N,)."""
+    L, d_out, widest = trace.depth, trace.dims[-1], max(trace.dims[1:])
+    sizes = [a.square().sum(1) + trace.bias**2 for a in trace.activations]
+    # Layer L: J(α̃_L → f) is the identity.
+    total = sizes[L - 1] * d_out
+    derivatives = [trace.derivative(ell) for ell in range(1, L)]
+    # The product is masked and squared while it is still in the cache, and goes back and forth between two buffers.
+    block = chunk_rows(trace.samples, total.element_size() * d_out * widest, BLOCK_BYTES)
+    buffers = [total.new_empty(block * d_out * widest) for _ in range(2)]
+    for start in range(0, trace.samples, block):
+        rows = slice(start, min(start + block, trace.samples))
+        n = rows.stop - start
         G = None
         for ell in range(L - 1, 0, -1):
-            D = trace.derivative(ell)[:, None, :]
-            G = trace.Ws[ell] * D if G is None else (G @ trace.Ws[ell]).mul_(D)
-            total = total + sizes[ell - 1] * G.square().sum((1, 2))
-        traces.append(total)
-    return torch.cat(traces)
+            after = buffers[ell % 2][: n * d_out * trace.dims[ell]].view(n, d_out, -1)
+            D = derivatives[ell - 1][rows, None, :]
+            if G is None:
+                torch.mul(trace.Ws[ell], D, out=after)
+            else:
+                torch.mm(G.view(n * d_out, -1), trace.Ws[ell], out=after.view(n * d_out, -1))
+                after.mul_(D)
+            G = after
+            total[rows].addcmul_(sizes[ell - 1][rows], torch.linalg.vector_norm(G, dim=(1, 2)).square_())
+    return total
 
 
 @dataclass(frozen=True)

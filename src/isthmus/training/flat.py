@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from isthmus._checks import fail
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.objective import cost
-from isthmus.training.direct import DirectMeanSquare
+from isthmus.training.direct import direct_for
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Value:
     @property
     def finite(self) -> bool:
         """Whether loss and gradient are finite."""
-        return math.isfinite(self.loss) and bool(torch.isfinite(self.gradient).all())
+        # A sum is finite only if its terms are; one pass, where asking each of them takes three.
+        return math.isfinite(self.loss) and math.isfinite(float(self.gradient.sum()))
 
 
 class FlatObjective:
@@ -55,22 +56,19 @@ class FlatObjective:
             fail("train", "the parameters of `net` must share dtype and device", shown, "Convert with net.to(…).")
         self.theta = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self.buffer = torch.zeros_like(self.theta)
+        self.values, self.gradients = self._views(self.theta), self._views(self.buffer)
         self.evaluations = 0
         # Activations and their gradients of every layer are alive at once; the widths bound their number.
         width = sum(max(p.shape) for p in self.parameters if p.ndim > 0) + X[0].numel()
         self.rows = chunk_rows(len(X), 4.0 * width * self.theta.element_size(), 4 * chunk_bytes)
-        self.direct = DirectMeanSquare.for_network(net, loss, min(self.rows, len(X)))
+        self.direct = direct_for(net, loss, self.values, self.gradients, min(self.rows, len(X)))
 
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Within, the module's parameters live in ``theta``; afterwards in their own storage, with its values."""
         saved = [(p.data, p.grad) for p in self.parameters]
-        offset = 0
-        for p in self.parameters:
-            part = slice(offset, offset + p.numel())
-            p.data = self.theta[part].view(p.shape)
-            p.grad = self.buffer[part].view(p.shape)
-            offset += p.numel()
+        for p, value, gradient in zip(self.parameters, self.values, self.gradients):
+            p.data, p.grad = value, gradient
         try:
             yield
         finally:
@@ -81,17 +79,25 @@ class FlatObjective:
     def __call__(self, ridge: float, batch: Tensor | None = None) -> Value:
         """Value and gradient at ``theta`` over all samples, or over the rows ``batch``."""
         X, Y = (self.X, self.Y) if batch is None else (self.X[batch], self.Y[batch])
-        self.buffer.zero_()
-        total = 0.0
-        with torch.enable_grad():
-            for part_X, part_Y in zip(X.split(self.rows), Y.split(self.rows)):
-                if self.direct is not None:
-                    total += self.direct.add(part_X, part_Y, len(part_X) / len(X))
-                    continue
-                part = cost(self.net(part_X), part_Y, self.loss) * (len(part_X) / len(X))
-                part.backward()
-                total += float(part.detach())
+        parts = zip(X.split(self.rows), Y.split(self.rows))
+        if self.direct is not None:
+            shares = [self.direct.add(A, B, len(A) / len(X), first=i == 0) for i, (A, B) in enumerate(parts)]
+        else:
+            self.buffer.zero_()
+            shares = [self._by_autograd(A, B, len(A) / len(X)) for A, B in parts]
+        total = sum(shares)
         self.evaluations += 1
         norm = float(self.theta @ self.theta)
         own = self.buffer.clone()
         return Value(total, total, norm, own, own).at_ridge(ridge, self.theta)
+
+    def _by_autograd(self, X: Tensor, Y: Tensor, share: float) -> float:
+        with torch.enable_grad():
+            part = cost(self.net(X), Y, self.loss) * share
+            part.backward()
+        return float(part.detach())
+
+    def _views(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a flat vector that belong to each parameter."""
+        parts = vector.split([p.numel() for p in self.parameters])
+        return [part.view(p.shape) for part, p in zip(parts, self.parameters)]

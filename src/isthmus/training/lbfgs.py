@@ -14,6 +14,7 @@ from isthmus.networks import FullyConnected
 from isthmus.training.flat import FlatObjective, Value
 from isthmus.training.metric import KroneckerMetric
 from isthmus.training.optimisers import OptimiserState
+from isthmus.training.pairs import Pairs
 from isthmus.training.phases import Phase
 
 _SUFFICIENT = 1e-4
@@ -34,24 +35,24 @@ class LBFGS:
 
     def __init__(self, phase: Phase, theta: Tensor, metric: KroneckerMetric | None, generator: torch.Generator) -> None:
         self.phase, self.metric, self.generator = phase, metric, generator
-        self.state = OptimiserState(
-            {"S": theta.new_zeros((0, len(theta))), "T": theta.new_zeros((0, len(theta)))}, {"stalled": 0.0}
-        )
+        self.numbers = {"stalled": 0.0}
+        self.pairs = Pairs(phase.memory, theta)
         self.value: Value | None = None
 
     @property
     def finished(self) -> bool:
         """Whether no step could be found along steepest descent either: rounding, or a kink."""
-        return self.state.numbers["stalled"] > 0
+        return self.numbers["stalled"] > 0
 
     def get_state(self) -> OptimiserState:
         """Curvature pairs, metric and ridge."""
         metric = {} if self.metric is None else {f"metric.{k}": v for k, v in self.metric.tensors.items()}
-        return OptimiserState({**self.state.tensors, **metric}, self.state.numbers)
+        return OptimiserState({**self.pairs.get_state(), **metric}, self.numbers)
 
     def set_state(self, state: OptimiserState) -> None:
         """Continue from ``state``; the value at θ is evaluated again, to the same bits."""
-        self.state = OptimiserState({k: state.tensors[k] for k in ("S", "T")}, state.numbers)
+        self.numbers = state.numbers
+        self.pairs.set_state(state.tensors)
         if self.metric is not None:
             prefix = "metric."
             self.metric.tensors = {k[len(prefix) :]: v for k, v in state.tensors.items() if k.startswith(prefix)}
@@ -74,13 +75,13 @@ class LBFGS:
             self._forget()
             direction, slope = -value.gradient, -float(value.gradient @ value.gradient)
         first = 1.0
-        if self.metric is None and len(self.state.tensors["S"]) == 0:
+        if self.metric is None and not len(self.pairs):
             first = min(1.0, 1.0 / max(float(value.gradient.abs().sum()), 1e-300))
         origin = objective.theta.clone()
         found = self._search(objective, origin, direction, slope, value, first, ridge)
         if found is None:
             objective.theta.copy_(origin)
-            self.state.numbers["stalled"] = 1.0 if len(self.state.tensors["S"]) == 0 else 0.0
+            self.numbers["stalled"] = 1.0 if not len(self.pairs) else 0.0
             self._forget()
             self.value = value
             return value
@@ -108,11 +109,10 @@ class LBFGS:
         self.value = None
 
     def _move_ridge(self, ridge: float) -> None:
-        """Adapt to another ridge: gradients change by 2·Δ·θ, hence their differences by 2·Δ·s, exactly."""
-        change = ridge - self.state.numbers.get("ridge", ridge)
+        change = ridge - self.numbers.get("ridge", ridge)
         if change != 0.0:
-            self.state.tensors["T"].add_(self.state.tensors["S"], alpha=2.0 * change)
-        self.state.numbers["ridge"] = ridge
+            self.pairs.move_ridge(change)
+        self.numbers["ridge"] = ridge
 
     def _direction(self, gradient: Tensor, ridge: float) -> Tensor:
         """−H·gradient by the two-loop recursion, its sums over pairs as triangular systems.
@@ -120,16 +120,15 @@ class LBFGS:
         With α_i = s_i·q_i/(s_i·t_i) and q_i = −g − Σ_{j>i} α_j t_j, the first loop solves (upper part of S·Tᵀ) α =
         −S·g; with δ_i = α_i − β_i the second solves (lower part of T·Sᵀ) δ = d∘α − T·q, d the diagonal of both.
         """
-        S, T = self.state.tensors["S"], self.state.tensors["T"]
+        S, T, products = self.pairs.S, self.pairs.T, self.pairs.products
         if not len(S):
             return self._first_guess(-gradient[None], ridge)[0]
-        gram = (S @ T.mT).double()
-        alpha = torch.linalg.solve_triangular(gram.triu(), (S @ -gradient).double()[:, None], upper=True)[:, 0]
+        alpha = torch.linalg.solve_triangular(products.triu(), (S @ -gradient).double()[:, None], upper=True)[:, 0]
         q = -gradient - T.mT @ alpha.to(T.dtype)
         q, image = self._first_guess(torch.stack([q, T[-1]]), ridge)
-        q = q * ((S[-1] @ T[-1]) / (T[-1] @ image))
-        right = gram.diagonal() * alpha - (T @ q).double()
-        delta = torch.linalg.solve_triangular(gram.mT.tril(), right[:, None], upper=False)[:, 0]
+        q = q * (products[-1, -1].to(q.dtype) / (T[-1] @ image))
+        right = products.diagonal() * alpha - (T @ q).double()
+        delta = torch.linalg.solve_triangular(products.mT.tril(), right[:, None], upper=False)[:, 0]
         return q + S.mT @ delta.to(S.dtype)
 
     def _first_guess(self, vectors: Tensor, ridge: float) -> Tensor:
@@ -169,10 +168,7 @@ class LBFGS:
         # Curvature that is not clearly positive would spoil the model; skipping the pair is safe.
         if float(s @ t) <= 1e-10 * float(s.norm() * t.norm()):
             return
-        keep = self.phase.memory - 1
-        tensors = self.state.tensors
-        tensors["S"] = torch.cat([tensors["S"][-keep:] if keep else tensors["S"][:0], s[None]])
-        tensors["T"] = torch.cat([tensors["T"][-keep:] if keep else tensors["T"][:0], t[None]])
+        self.pairs.append(s, t)
 
     def forget(self) -> None:
         """The objective has changed: drop the curvature and the value at θ."""
@@ -180,5 +176,4 @@ class LBFGS:
         self.value = None
 
     def _forget(self) -> None:
-        tensors = self.state.tensors
-        tensors["S"], tensors["T"] = tensors["S"][:0].clone(), tensors["T"][:0].clone()
+        self.pairs.clear()

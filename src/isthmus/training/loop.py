@@ -267,6 +267,7 @@ class _Training:
         optimiser = self.optimiser(phase, objective)
         self.live, self.good = objective.net, objective.theta.clone()
         self.restore(objective, optimiser)
+        spare = torch.empty_like(self.good)
         saved = shown = time.monotonic()
         pending = 0
         stopped: tuple[str, str] | None = None
@@ -277,12 +278,15 @@ class _Training:
                     adaptive.adapt(objective, [self.good])
                     optimiser.forget()
                 ridge = self.ridge * phase.ridge_factor(self.inside)
-                before = objective.theta.clone()
+                if not newton:
+                    spare.copy_(objective.theta)
                 value = optimiser.step(objective, self.inside, ridge)
                 if self.exploded(value, ridge, newton):
                     return self.diverged(objective, value)
                 # What was evaluated and found finite: the point before the move, except for quasi-Newton steps.
-                self.good = objective.theta.clone() if newton else before
+                if newton:
+                    spare.copy_(objective.theta)
+                self.good, spare = spare, self.good
                 stopped = self.record(value, ridge)
                 pending += 1
                 now = time.monotonic()

@@ -7,9 +7,11 @@ such directions slowly; starting from such a metric they do so at once.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,8 @@ from isthmus.trace import activate, activation_derivative
 
 #: Samples from which the factors are estimated.
 SAMPLES = 2000
+#: Entries up to which matrices of one shape are worked on together.
+TOGETHER = 2**16
 
 
 class KroneckerMetric(ABC):
@@ -35,6 +39,7 @@ class KroneckerMetric(ABC):
     def __init__(self, loss: str) -> None:
         self.loss = loss
         self.tensors: dict[str, Tensor] = {}
+        self._made: tuple[tuple[float, float], dict[str, Tensor], list[_Block]] | None = None
 
     @abstractmethod
     def split(self, vector: Tensor) -> list[Tensor]:
@@ -71,15 +76,63 @@ class KroneckerMetric(ABC):
     @torch.no_grad()
     def solve(self, gradient: Tensor, ridge: float) -> Tensor:
         """H⁻¹ · gradient, for one vector or for each row of several."""
-        images = []
-        for index, M in enumerate(self.split(gradient), start=1):
-            UA, UG = self.tensors[f"A{index}.vectors"].mT, self.tensors[f"G{index}.vectors"].mT
-            curvature = torch.outer(self.tensors[f"G{index}.values"], self.tensors[f"A{index}.values"])
-            curvature *= self.coupling
-            # Without any ridge the flat directions would get unbounded steps.
-            floor = max(2.0 * ridge, 1e-7 * float(curvature.max()), 1e-30)
-            images.append(UG @ ((UG.mT @ M @ UA) / (curvature + floor)) @ UA.mT)
-        return self.join(images)
+        matrices = self.split(gradient.reshape(-1, gradient.shape[-1]))
+        images: list[Tensor] = []
+        for block in self._blocks(ridge):
+            members = matrices[len(images) : len(images) + len(block.UG)]
+            # As (k, n, rows, m): products from the left see matrices (n, rows·m), those from the right (n·rows, m).
+            M = torch.stack([M.transpose(0, 1) for M in members])
+            k, n, rows, m = M.shape
+            M = torch.bmm(block.UG, M.view(k, n, rows * m)).view(k, n * rows, m)
+            M = torch.bmm(M, block.UA.mT).view(k, n, rows, m).div_(block.curvature)
+            M = torch.bmm(block.UG.mT, M.view(k, n, rows * m)).view(k, n * rows, m)
+            images += torch.bmm(M, block.UA).view(k, n, rows, m).transpose(1, 2).unbind()
+        return self.join(images).reshape(gradient.shape)
+
+    def _blocks(self, ridge: float) -> list[_Block]:
+        """The factors, made once for each estimate of them and each ridge."""
+        key = ridge, self.coupling
+        known = self._made is not None and self._made[0] == key and _same(self._made[1], self.tensors)
+        if self._made is None or not known:
+            found: list[_Block] = []
+            count = sum(name.startswith("A") and name.endswith(".vectors") for name in self.tensors)
+            shapes = [
+                (len(self.tensors[f"G{i}.values"]), len(self.tensors[f"A{i}.values"])) for i in range(1, count + 1)
+            ]
+            for (n, m), group in itertools.groupby(range(1, count + 1), key=lambda i: shapes[i - 1]):
+                numbers = list(group)
+                # Large matrices keep the cores busy alone, and copies of their factors would cost memory.
+                step = len(numbers) if n * m <= TOGETHER else 1
+                found += [self._block(numbers[at : at + step], ridge) for at in range(0, len(numbers), step)]
+            self._made = key, dict(self.tensors), found
+        return self._made[2]
+
+    def _shape(self, number: int) -> tuple[int, int]:
+        return len(self.tensors[f"G{number}.values"]), len(self.tensors[f"A{number}.values"])
+
+    def _block(self, numbers: list[int], ridge: float) -> _Block:
+        def stacked(name: str) -> Tensor:
+            found = [self.tensors[name.format(i)] for i in numbers]
+            return torch.stack(found) if len(found) > 1 else found[0][None]
+
+        curvature = stacked("G{}.values")[:, :, None] * stacked("A{}.values")[:, None, :]
+        curvature *= self.coupling
+        # Without any ridge the flat directions would get unbounded steps.
+        floor = (1e-7 * curvature.amax((1, 2), keepdim=True)).clamp_min(max(2.0 * ridge, 1e-30))
+        return _Block(stacked("A{}.vectors"), stacked("G{}.vectors"), (curvature + floor)[:, :, None])
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Matrices of one shape, k of them: eigenvectors as rows (k, m, m) and (k, n, n), curvature (k, n, 1, m)."""
+
+    UA: Tensor
+    UG: Tensor
+    curvature: Tensor
+
+
+def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one.values(), other.values()))
 
 
 class ChainMetric(KroneckerMetric):

@@ -1,0 +1,181 @@
+"""The gradient without a graph: to the bit what autograd gives for chains, to rounding for leaky ResNets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from isthmus import FullyConnected, LeakyResNet
+from isthmus.networks import Hourglass
+from isthmus.training.direct import DirectChain, DirectLeaky, direct_for
+from isthmus.training.flat import FlatObjective
+from tools import assert_close, gaussian, generator, random_net
+
+DIMS = [(5, 7, 3), (3, 1), (4, 9, 5, 3, 3, 1), (2, 3, 8, 3, 2)]
+
+
+def hourglass(slope=0.0, bias=1.0, *, dtype=torch.float64):
+    parts = (((5, 7, 2), 0), ((2, 6, 3), 1))
+    return Hourglass(*(random_net(dims, slope, bias, seed=seed, dtype=dtype) for dims, seed in parts))
+
+
+def leaky(slope=0.0, bias=1.0, *, layers=5, embed="fixed", dtype=torch.float64, steps="irregular"):
+    options = {"embed": embed, "steps": steps, "init": "gaussian", "dtype": dtype, "generator": generator()}
+    net = LeakyResNet(5, 3, 12, layers, 0.9, slope=slope, bias=bias, **options)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.1 * gaussian(*p.shape, seed=9, dtype=dtype))
+    return net
+
+
+def data(net, rows=37, *, dtype=torch.float64):
+    d_in, d_out = (net.d_in, net.d_out) if isinstance(net, LeakyResNet) else (net.dims[0], net.dims[-1])
+    return gaussian(rows, d_in, seed=2, dtype=dtype), gaussian(rows, d_out, seed=3, dtype=dtype)
+
+
+def both_ways(net, X, Y, loss="mse", *, rows=None, batch=None):
+    """Values by the direct route and by autograd, at the same parameters."""
+    found = []
+    for kind in (DirectChain if not isinstance(net, LeakyResNet) else DirectLeaky, type(None)):
+        objective = FlatObjective(net, X, Y, loss)
+        objective.rows = rows or objective.rows
+        objective.direct = objective.direct if kind is not type(None) else None
+        assert isinstance(objective.direct, kind)
+        with objective.attached():
+            # Twice: what the first evaluation left in the buffers must not matter.
+            objective(0.5)
+            found.append(objective(0.07, batch))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+@pytest.mark.parametrize("dims", DIMS)
+def test_chains_to_the_bit(dims, slope, bias, dtype):
+    """On one thread, as tests run, the same products are summed in the same order."""
+    net = random_net(dims, slope, bias, dtype=dtype)
+    X, Y = data(net, dtype=dtype)
+    one, other = both_ways(net, X, Y)
+    assert one.loss == other.loss
+    assert torch.equal(one.gradient, other.gradient)
+    labels = torch.arange(len(X)) % dims[-1]
+    one, other = both_ways(net, X, labels, "cross_entropy")
+    assert one.loss == other.loss
+    assert torch.equal(one.gradient, other.gradient)
+
+
+def test_a_larger_chain_to_the_bit():
+    """Sizes at which matrix products take other ways than for small ones."""
+    net = FullyConnected([20, *[100] * 4, 20], generator=generator())
+    one, other = both_ways(net, *data(net, 1000, dtype=torch.float32))
+    assert one.loss == other.loss
+    assert torch.equal(one.gradient, other.gradient)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_an_hourglass_to_the_bit(slope):
+    net = hourglass(slope)
+    one, other = both_ways(net, *data(net))
+    assert one.loss == other.loss
+    assert torch.equal(one.gradient, other.gradient)
+
+
+@pytest.mark.parametrize("layers", [1, 4, 5])
+@pytest.mark.parametrize("embed", ["fixed", "learned"])
+@pytest.mark.parametrize(("slope", "bias"), [(0.0, 1.0), (0.0, 0.0), (0.3, 1.0), (1.0, 1.0)])
+def test_leaky_resnets(slope, bias, embed, layers):
+    net = leaky(slope, bias, embed=embed, layers=layers)
+    X, Y = data(net)
+    for one, other in (both_ways(net, X, Y), both_ways(net, X, torch.softmax(Y, 1), "cross_entropy")):
+        assert_close(one.loss, other.loss)
+        assert_close(one.gradient, other.gradient)
+    one, other = both_ways(leaky(slope, bias, embed=embed, layers=layers, dtype=torch.float32), X.float(), Y.float())
+    assert_close(one.gradient, other.gradient, rtol=1e-4, atol=1e-4, reason="float32, rounded once and three times")
+
+
+def test_leaky_resnets_follow_steps_that_change():
+    net = leaky(steps="adaptive")
+    X, Y = data(net)
+    objective = FlatObjective(net, X, Y, "mse")
+    with objective.attached():
+        before = objective(0.0).gradient
+        net.adapt(X)
+        after = objective(0.0).gradient
+        objective.direct = None
+        assert_close(after, objective(0.0).gradient)
+    assert float((after - before).norm()) > 1e-3 * float(before.norm())
+
+
+@pytest.mark.parametrize("rows", [1, 6, 12, 36, 37])
+@pytest.mark.parametrize("make", [hourglass, leaky, lambda: random_net((5, 7, 3))])
+def test_in_several_chunks_and_for_a_batch(make, rows):
+    net = make()
+    X, Y = data(net)
+    whole = both_ways(net, X, Y)[1]
+    parts = both_ways(net, X, Y, rows=rows)[0]
+    assert_close(parts.gradient, whole.gradient)
+    assert_close(parts.loss, whole.loss)
+    one, other = both_ways(net, X, Y, rows=rows, batch=torch.tensor([3, 3, 17, 36, 0]))
+    assert_close(one.gradient, other.gradient)
+
+
+@pytest.mark.parametrize("make", [hourglass, leaky])
+def test_twice_half_is_once(make):
+    net = make()
+    X, Y = data(net, 8)
+    objective = FlatObjective(net, X, Y, "mse")
+    with objective.attached():
+        once = objective(0.0)
+        halves = sum(objective.direct.add(X, Y, 0.5, first=first) for first in (True, False))
+        assert_close(halves, once.loss)
+        assert_close(objective.buffer, once.gradient)
+
+
+def test_the_derivative_of_a_relu_at_zero_is_zero():
+    net = hourglass()
+    with torch.no_grad():
+        net.weights[0][0].zero_()
+        net.biases[0][0] = 0.0
+    one, other = both_ways(net, *data(net, 9))
+    assert torch.equal(one.gradient, other.gradient)
+    assert not bool(one.cost_gradient[:5].any())
+
+
+class Shifted(Hourglass):
+    def forward(self, X):
+        return super().forward(X) + 1.0
+
+
+def test_where_the_direct_way_must_not_be_taken():
+    frozen = hourglass()
+    frozen.weights[1].requires_grad_(False)
+    shifted = Shifted(random_net((5, 2)), random_net((2, 3)))
+    others = (frozen, shifted, hourglass(slope=-1.0), hourglass(bias=0.3), leaky(slope=-0.5), nn.Linear(5, 3))
+    for net in others:
+        views = [p.detach() for p in net.parameters()]
+        assert direct_for(net, "mse", views, views, 4) is None
+    # And the gradients there are right.
+    X, Y = gaussian(9, 5), gaussian(9, 3, seed=1)
+    for net in others[:4]:
+        objective = FlatObjective(net, X, Y, "mse")
+        with objective.attached():
+            found = objective(0.0).gradient
+        twin = Shifted(net.encoder(), net.decoder()) if net is shifted else Hourglass(net.encoder(), net.decoder())
+        ((twin(X) - Y) ** 2).sum(1).mean().backward()
+        wanted = [p.grad.reshape(-1) for p, q in zip(twin.parameters(), net.parameters()) if q.requires_grad]
+        assert_close(found, torch.cat(wanted))
+
+
+def test_no_memory_is_taken_in_a_step():
+    """The buffers of a second evaluation are those of the first."""
+    net = random_net((5, 40, 40, 3))
+    X, Y = data(net, 300)
+    objective = FlatObjective(net, X, Y, "mse")
+    places = []
+    with objective.attached():
+        for _ in range(2):
+            objective(0.0)
+            places.append([A.data_ptr() for A in objective.direct.kept])
+    assert places[0] == places[1]
