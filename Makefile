@@ -29,8 +29,9 @@ check: style
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/test_ladder.py
 
+# In full: benchmarks/RESULTS.md is written. `make bench QUICK=1`: minutes, nothing is written.
 bench: $(VENV)/.installed-bench
-	$(BIN)/python benchmarks/run_all.py
+	$(BIN)/python benchmarks/run_all.py $(if $(QUICK),--quick)
 
 # All figures in full: hours. What is kept in runs/figures is not run again.
 figures: $(VENV)/.installed

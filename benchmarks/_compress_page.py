@@ -8,6 +8,17 @@ from isthmus.plotting.style import PALETTE, dress, headline, new_figure, render
 
 #: Relative change of the test error that counts as none.
 WITHIN = 0.01
+QUESTION = "How small does a trained network get at the same test error, and how much faster?"
+COLUMNS = (
+    "network",
+    "method",
+    "fitted",
+    "parameters",
+    "times fewer",
+    "ms a pass",
+    "times faster",
+    "error / original's",
+)
 COLOURS = {
     "compress": "vermilion",
     "torch-pruning, one ratio": "blue",
@@ -41,9 +52,44 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                         "parameters": None if r is None else r["parameters"],
                         "times_fewer": None if r is None else round(r["times_fewer"], 1),
                         "relative_error": None if r is None else r["relative_error"],
+                        "milliseconds": None if r is None else r.get("milliseconds"),
+                        "times_faster": None if r is None else r.get("times_faster"),
                     }
                 )
     return out
+
+
+def result(document: dict[str, Any]) -> dict[str, Any]:
+    """Question, answer and the short table; everything else in the details."""
+    rows = [
+        {
+            "network": s["network"],
+            "method": s["method"],
+            "fitted": s["fitted"],
+            "parameters": s["parameters"],
+            "times fewer": s["times_fewer"],
+            "ms a pass": s.get("milliseconds"),
+            "times faster": s.get("times_faster"),
+            "error / original's": s["relative_error"],
+        }
+        for s in document["summary"]
+    ]
+    told = []
+    for network in dict.fromkeys(row["network"] for row in rows):
+        served = [row for row in rows if row["network"] == network and row["parameters"] is not None]
+        mine = next((row for row in served if row["method"] == "compress"), None)
+        others = [row for row in served if row["method"] != "compress"]
+        best = min(others, key=lambda row: row["parameters"], default=None)
+        said = "`compress` does not get there" if mine is None else f"`compress` leaves {_size(mine)}"
+        beside = "no peer does" if best is None else f"the best peer, {best['method']}, {_size(best)}"
+        told.append(f"of the network from `{network}` {said}, {beside}")
+    answer = f"Within {WITHIN:.0%} of the test error: {'; '.join(told)}."
+    return {"question": QUESTION, "answer": answer, "columns": COLUMNS, "rows": rows, "details": document}
+
+
+def _size(row: dict[str, Any]) -> str:
+    faster = "" if row["times faster"] is None else f", {row['times faster']:.1f} times faster"
+    return f"{row['parameters']} parameters ({row['times fewer']:.1f} times fewer{faster})"
 
 
 def table(rows: list[dict[str, Any]], document: dict[str, Any]) -> str:
@@ -65,13 +111,14 @@ def table(rows: list[dict[str, Any]], document: dict[str, Any]) -> str:
         "",
         "## The smallest within 1 % of the original's test error",
         "",
-        "| network | method | fitted | parameters | times fewer | error / original's |",
-        "|---|---|---|---|---|---|",
+        "| network | method | fitted | parameters | times fewer | times faster | error / original's |",
+        "|---|---|---|---|---|---|---|",
     ]
     for s in document["summary"]:
-        told = ["–"] * 3
+        told = ["–"] * 4
         if s["parameters"] is not None:
-            told = [str(s["parameters"]), f"{s['times_fewer']:.1f}", f"{s['relative_error']:.3f}"]
+            faster = "–" if s.get("times_faster") is None else f"{s['times_faster']:.1f}"
+            told = [str(s["parameters"]), f"{s['times_fewer']:.1f}", faster, f"{s['relative_error']:.3f}"]
         lines.append(f"| {s['network']} | {s['method']} | {'yes' if s['fitted'] else 'no'} | {' | '.join(told)} |")
     lines += [
         "",
@@ -79,17 +126,22 @@ def table(rows: list[dict[str, Any]], document: dict[str, Any]) -> str:
         "",
         "## All of them",
         "",
-        "| network | method | knob | fitted | parameters | times fewer | error / original's | max change on X | s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| network | method | knob | fitted | parameters | times fewer | ms a pass | error / original's "
+        "| max change on X | s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         seconds = f"{r['seconds']:.0f}" if "seconds" in r else ""
         errors = f"{r['relative_error']:.3g} | {r['deviation']:.2g}"
         lines.append(
             f"| {r['network']} | {r['method']} | {r['knob']:g} | {'yes' if r['fitted'] else 'no'} | "
-            f"{r['parameters']} | {r['times_fewer']:.1f} | {errors} | {seconds} |"
+            f"{r['parameters']} | {r['times_fewer']:.1f} | {_pass(r)} | {errors} | {seconds} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _pass(row: dict[str, Any]) -> str:
+    return f"{row['milliseconds']:.3g}" if "milliseconds" in row else "–"
 
 
 def picture(rows: list[dict[str, Any]]) -> bytes:

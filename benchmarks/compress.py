@@ -1,21 +1,21 @@
 """How small can a trained network get, and what does it cost in test error?
 
-    python benchmarks/compress.py [--quick] [--out benchmarks/results/compress.json]
+    python benchmarks/compress.py [--quick] [--json] [--out benchmarks/results/compress.json]
 
 Two networks of width 100 and depth 10 on a task of rank 3, one from `discover` and one from `train`. `compress` at
 several tolerances; beside it torch-pruning (groups by magnitude, at one ratio for all layers and by one threshold for
 all) and the truncated SVD of every weight. The peers are shown as they come, and after all their weights were fitted to
 the outputs of the original network on the training inputs by the same L-BFGS, of the same length, that `compress` uses.
-Nothing but the training inputs is used by any of them. With ``--out`` also compress.md beside this file, and the curve
-as a PNG beside the JSON.
+Nothing but the training inputs is used by any of them. The latency is that of a pass of all training inputs through a
+plain ``nn.Sequential`` of what a side made, in turn with the original's. With ``--out`` in benchmarks/results also
+compress.md beside this file, and the curve as a PNG beside the JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import importlib.metadata
 import platform
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _compress_page import picture, summary, table
+from _bench import arguments, interleaved, report, version
+from _compress_page import picture, result, summary, table
 from torch import Tensor, nn
 
 import isthmus
 from isthmus.compression.fewer_neurons import STEPS, count_parameters
 from isthmus.compression.polish import polish, run
-from isthmus.files import write_atomic, write_json
+from isthmus.files import write_atomic
 from isthmus.networks import Hourglass
 from isthmus.problems import teacher
 
@@ -47,10 +48,14 @@ class Setting:
     ranks: tuple[int, ...] = (3, 4, 6, 12, 25)
     steps: int = STEPS
     seconds: float = 300.0
+    rounds: int = 50
 
 
+HERE = Path(__file__).resolve().parent
+#: Pairs of passes for a latency.
+PASSES = 21
 FULL = Setting()
-QUICK = Setting(200, 24, 4, (1e-2, 1e-1), (0.5,), (3,), 20, 3.0)
+QUICK = Setting(200, 24, 4, (1e-2,), (0.5,), (3,), 10, 1.0, 10)
 
 
 @dataclass
@@ -106,7 +111,7 @@ def networks(setting: Setting) -> Iterator[tuple[str, nn.Module, Stack, Tensor, 
     task = teacher(d_in=20, rank=3, d_out=20, samples=2 * N, seed=0)
     X, Y = torch.from_numpy(task.X.copy()), torch.from_numpy(task.Y.copy())
     start = time.perf_counter()
-    found = isthmus.discover(X[:N], Y[:N], width=setting.width, depth=setting.depth, rank=3)
+    found = isthmus.discover(X[:N], Y[:N], width=setting.width, depth=setting.depth, rank=3, steps=setting.rounds)
     encoder: Any = found.encoder
     decoder: Any = found.decoder
     net = Hourglass(encoder.network, decoder)
@@ -162,6 +167,21 @@ def pruned(stack: Stack, ratio: float, X: Tensor, *, one_threshold: bool) -> Sta
     return of_module(module, stack.slopes)
 
 
+def faster(made: nn.Module, original: nn.Module, X: Tensor) -> dict[str, float]:
+    """Milliseconds of a pass through what was made, and how many times as long the original takes: medians of pairs."""
+
+    def through(net: nn.Module) -> Callable[[], Tensor]:
+        def run() -> Tensor:
+            with torch.no_grad():
+                return net(X)
+
+        return run
+
+    seconds, _ = interleaved({"made": through(made), "original": through(original)}, PASSES, warm=3)
+    ratios = [b / a for a, b in zip(seconds["made"], seconds["original"])]
+    return {"milliseconds": 1e3 * statistics.median(seconds["made"]), "times_faster": statistics.median(ratios)}
+
+
 def rows_of(
     name: str,
     net: nn.Module,
@@ -180,9 +200,11 @@ def rows_of(
         with torch.no_grad():
             return float((made(test) - Y).square().sum()) / variance
 
-    first = error(stack)
+    first, original = error(stack), stack.module()
 
-    def add(method: str, knob: float, fitted: bool, parameters: int, made: Callable[[Tensor], Tensor], **more: Any):
+    def add(method: str, knob: float, fitted: bool, parameters: int, made: Any, **more: Any):
+        # A network of ours and a stack become the same kind of module.
+        plain = made.module() if isinstance(made, Stack) else made.to_torch() if hasattr(made, "to_torch") else made
         with torch.no_grad():
             deviation = float((made(X) - outputs).abs().max() / outputs.abs().max())
         row = {
@@ -195,6 +217,7 @@ def rows_of(
             "test_error": error(made),
             "relative_error": error(made) / first,
             "deviation": deviation,
+            **faster(plain, original, X),
             **more,
         }
         rows.append(row)
@@ -216,7 +239,8 @@ def rows_of(
         size = found.certificate.parameters_after
         widths = [layer.after for layer in found.certificate.layers]
         add("compress", tolerance, True, size, found.network, widths=widths, seconds=round(seconds, 1))
-    for ratio in setting.ratios:
+    # Without it the table says so.
+    for ratio in setting.ratios if version("torch-pruning") != "absent" else ():
         both("torch-pruning, one ratio", ratio, pruned(stack, ratio, X, one_threshold=False))
         both("torch-pruning, one threshold", ratio, pruned(stack, ratio, X, one_threshold=True))
     for rank in setting.ranks:
@@ -226,16 +250,15 @@ def rows_of(
 
 def main() -> None:
     """Train, compress, and show the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny networks: a check that it works")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = arguments(__doc__ or "").parse_args()
+    torch.set_num_threads(options.threads)
     setting = QUICK if options.quick else FULL
 
     def say(r: dict[str, Any]) -> None:
         print(
             f"{r['network']:9} {r['method']:29} {r['knob']:<6g} {'fitted' if r['fitted'] else '':7} "
-            f"{r['times_fewer']:6.1f} times fewer, error × {r['relative_error']:.3g}",
+            f"{r['times_fewer']:6.1f} times fewer, {r['times_faster']:.1f} times faster, error × "
+            f"{r['relative_error']:.3g}",
             file=sys.stderr,
             flush=True,
         )
@@ -253,17 +276,15 @@ def main() -> None:
         "seconds_of_training": trained,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
-        "torch": torch.__version__.split("+")[0],
-        "torch-pruning": importlib.metadata.version("torch-pruning"),
+        "torch": version("torch"),
+        "torch-pruning": version("torch-pruning"),
         "summary": summary(rows),
         "rows": rows,
     }
-    if options.out:
-        write_json(options.out, document)
+    report(options, name="compress", peers=("torch-pruning",), **result(document))
+    if options.out and not options.quick and options.out.resolve().parent == HERE / "results":
         write_atomic(options.out.with_suffix(".png"), picture(rows))
-        write_atomic(Path(__file__).with_suffix(".md"), table(rows, document).encode())
-    for s in document["summary"]:
-        print(s)
+        write_atomic(HERE / "compress.md", table(rows, document).encode())
 
 
 if __name__ == "__main__":

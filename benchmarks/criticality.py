@@ -1,20 +1,22 @@
 """What makes the residual of criticality of a leaky ResNet small: several ways of training, at equal processor time.
 
     python benchmarks/criticality.py [--quick | --draw | --again SEED | --redo TEXT] [--seconds S] [--keep DIR]
+                                     [--data FILE] [--json] [--out benchmarks/results/criticality.json]
 
 One task (10 → 3 → 10), one network, one thread. Every way begins at the same data and, but for the two Gaussian ones,
 the same weights; the ways of finishing all begin where the continuation in the ridge ended, and get as much time again.
 The clock is the processor's and stands still while a point is measured. What is measured is ‖∇‖/(2·ridge·‖θ‖) in
-float64 at the final ridge, whatever the ridge in force. A full run writes ``criticality.json`` beside this file and
-``docs/notes/criticality.png``. Curves differ from run to run: they follow a clock.
+float64 at the final ridge, whatever the ridge in force. A full run writes all curves into ``--data``
+(``criticality.json`` beside this file) and ``docs/notes/criticality.png``; what is in ``--out`` comes from them. Curves
+differ from run to run: they follow a clock.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import dataclasses
+import sys
 import tempfile
 import time
 import warnings
@@ -26,9 +28,8 @@ from unittest import mock
 
 import numpy as np
 import torch
+from _bench import arguments, report
 from _critical_points import (
-    DECADES,
-    TOLERANCES,
     GaussNewton,
     Setting,
     ended,
@@ -37,14 +38,14 @@ from _critical_points import (
     model_by_length,
     place,
 )
-from matplotlib.figure import Figure
+from _criticality_page import BEGIN, CONTINUED, FINISH, draw, result, row, table
 from torch import nn
 
 from isthmus import ConvergenceWarning, LeakyResNet, load, save
 from isthmus._provenance import provenance
-from isthmus.experiments.hamiltonian2024.trained import KINKS, plan
+from isthmus.experiments.hamiltonian2024.trained import plan
 from isthmus.files import read_json, write_atomic, write_json
-from isthmus.plotting.style import PALETTE, dress, new_figure, render
+from isthmus.plotting.style import render
 from isthmus.training import Phase, train
 from isthmus.training.flat import FlatObjective
 from isthmus.training.metric import LeakyMetric
@@ -53,25 +54,7 @@ HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "notes" / "criticality.png"
 ENDLESS = 10**7
 CG_STEPS = 30
-QUICK = Setting(d=4, rank=2, width=12, layers=8, effective_depth=3.0, samples=60, seconds=0.5, plan_steps=15)
-CONTINUED = "metric ×L, continuation"
-#: Ways to begin, with the colour of their curves; then ways to finish.
-BEGIN = {
-    "Adam, annealed": "orange",
-    "Adam, annealed, Gaussian start": "yellow",
-    "L-BFGS": "black",
-    "metric ×1": "purple",
-    "metric ×L": "sky",
-    "metric ×L, Gaussian start": "vermilion",
-    CONTINUED: "blue",
-}
-FINISH = {
-    "L-BFGS on": "blue",
-    "L-BFGS in float64": "green",
-    "Adam, annealed from 1e-4": "orange",
-    "Nesterov with restart": "purple",
-    "Gauss–Newton by CG": "vermilion",
-}
+QUICK = Setting(d=3, rank=2, width=8, layers=4, effective_depth=3.0, samples=40, seconds=0.25, plan_steps=10)
 
 
 class Recorder:
@@ -250,104 +233,30 @@ def redone(document: dict[str, Any], text: str, setting: Setting, keep: Path) ->
 
 def told(name: str, one: dict[str, Any], keep: Path) -> dict[str, Any]:
     """The same without its network, which goes into the folder ``keep``; a row of the table is printed."""
-    print(row(name, one), flush=True)
+    print(row(name, one), file=sys.stderr, flush=True)
     keep.mkdir(parents=True, exist_ok=True)
     save(one["network"], keep / f"{name}.safetensors")
     return {key: value for key, value in one.items() if key != "network"}
 
 
-def row(name: str, one: dict[str, Any]) -> str:
-    """Loss, residuals, rank, Hamiltonian and kinks of one way, for a table."""
-    end = one["end"]
-    layer, neuron = (np.array(end["near_zero"][key]).mean(0) for key in ("layer", "neuron"))
-    excess = [1e3 * shares[2] / max(shares[5], 1e-300) for shares in (layer, neuron)]
-    return (
-        f"| {name} | {one['evaluations']} | {end['loss']:.4f} | {end['residual']:.3g} | "
-        f"{end['resolved'][2]:.3g} | {end['resolved_elsewhere'][2]:.3g} | "
-        f"{end['rank'] or '–'} | {end['hamiltonian'][1]:.2f} | {end['spread'][1]:.2g} | {100 * layer[2]:.2g} % | "
-        f"{excess[0]:.0f} | {excess[1]:.0f} |"
-    )
-
-
-HEAD = (
-    "| way | evaluations | loss | residual | resolved | elsewhere | rank | −(2/L̃)𝓗 | spread | within 10⁻⁴ | × smooth "
-    "| × own |",
-    "|---|---|---|---|---|---|---|---|---|---|---|---|",
-)
-
-
-def table(document: dict[str, Any]) -> str:
-    """All ways, in Markdown."""
-    rows = [row(name, one) for part in ("begin", "finish") for name, one in document[part].items()]
-    rows += [row(f"{layers} steps", one) for layers, one in document["layers"].items()]
-    for seed, ways in document.get("again", {}).items():
-        rows += [row(f"{name}, seed {seed}", one) for name, one in ways.items()]
-    return "\n".join([*HEAD, *rows])
-
-
-def draw(document: dict[str, Any]) -> Figure:
-    """Residual and loss against time; residuals at the end, plain and resolved; how near 0 representations are."""
-    figure = new_figure(14.0, 10.5, dpi=110)
-    panels = figure.subplots(2, 2).ravel()
-    seconds, tolerance = document["setting"]["seconds"], TOLERANCES.index(KINKS)
-    best = min(min(one["curve"]["loss"]) for part in ("begin", "finish") for one in document[part].values())
-    names, ends = [], []
-    for part, colours, style, after in (("begin", BEGIN, "-", 0.0), ("finish", FINISH, "--", seconds)):
-        for name, one in document[part].items():
-            t, colour = np.array(one["curve"]["seconds"]) + after, PALETTE[colours[name]]
-            names.append(f"then {name}" if after else name)
-            ends.append(one["end"])
-            panels[0].plot(t, one["curve"]["residual"], style, color=colour, label=names[-1], linewidth=1.6)
-            above = np.maximum(np.array(one["curve"]["loss"]) - best, 1e-5)
-            panels[1].plot(t, above, style, color=colour, linewidth=1.6)
-            near = one["end"]["near_zero"]
-            panels[3].plot(near["decades"], np.array(near["neuron"]).mean(0), style, color=colour, linewidth=1.6)
-    places = np.arange(len(names), 0, -1)
-    for key, index, marker, colour, label in (
-        ("resolved", 0, "o", "black", "plain gradient"),
-        ("resolved_elsewhere", tolerance, "x", "orange", "as many derivatives chosen elsewhere"),
-        ("resolved", tolerance, "s", "green", f"derivatives at kinks (|A| ≤ {KINKS:g} rms) chosen"),
-    ):
-        panels[2].plot([e[key][index] for e in ends], places, marker, color=PALETTE[colour], label=label)
-    panels[2].set_xscale("log")
-    panels[2].set_yticks(places, names)
-    panels[2].set_ylim(0.3, len(names) + 3.2)  # room for the legend
-    panels[2].xaxis.set_minor_formatter("")
-    ticks = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]
-    panels[2].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    top = float(np.median([np.array(e["near_zero"]["neuron"])[:, -1].mean() for e in ends]))
-    panels[3].plot(DECADES, top / DECADES[-1] * np.array(DECADES), ":", color="#333333", label="∝ t: a smooth density")
-    panels[3].set_xscale("log")
-    for axes in (panels[0], panels[1], panels[3]):
-        axes.set_yscale("log")
-    dress(panels[0], title="Residual ‖∇‖ / (2·ridge·‖θ‖), plain", x="processor seconds")
-    dress(panels[1], title=f"Loss above the best found, {best:.4f}", x="processor seconds")
-    dress(panels[2], title="Residual at the end", x="‖W − L̃Bσ(A)ᵀ‖ / ‖W‖")
-    dress(panels[3], title="Share of entries with |A| ≤ t·rms of their neuron", x="t")
-    panels[2].legend(fontsize=9, frameon=False, loc="upper left")
-    panels[3].legend(fontsize=9, frameon=False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10, frameon=False)
-    return figure
-
-
 def main() -> None:
     """Run, print, keep, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tiny task, nothing kept unless --out is given")
+    parser = arguments(__doc__ or "")
+    # Times are those of the processor, of one thread.
+    parser.set_defaults(threads=1)
     parser.add_argument("--seconds", type=float, help="processor seconds of each way")
     parser.add_argument("--again", type=int, metavar="SEED", help="add to what was kept: other draws")
     parser.add_argument("--redo", metavar="TEXT", help="replace what was kept: ways with TEXT in their names")
     parser.add_argument("--draw", action="store_true", help="only the table and the picture of what was kept")
     parser.add_argument("--keep", type=Path, help="a folder for the networks; --redo takes them from there")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--data", type=Path, help="the file of the curves; a quick run keeps none unless it is given")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    out, started = options.out or HERE / "criticality.json", time.time()
+    torch.set_num_threads(options.threads)
+    data, started = options.data or HERE / "criticality.json", time.time()
     with tempfile.TemporaryDirectory() as folder:
         keep = options.keep or Path(folder)
         if options.draw or options.redo or options.again is not None:
-            document = read_json(out)
+            document = read_json(data)
             setting = Setting(**{key: value for key, value in document["setting"].items() if key != "ridge"})
             if options.again is not None:
                 other = dataclasses.replace(setting, seed=options.again)
@@ -361,14 +270,16 @@ def main() -> None:
         else:
             setting = QUICK if options.quick else Setting()
             setting = dataclasses.replace(setting, seconds=options.seconds or setting.seconds)
-            found = experiment(setting, (6,) if options.quick else (12, 32), keep)
+            found = experiment(setting, (3,) if options.quick else (12, 32), keep)
             took, command = time.time() - started, [f"--seconds={setting.seconds:g}"]
             origin = provenance(seed=setting.seed, dtype="float32", started=started, seconds=took, command=command)
             about = {"benchmark": "criticality", "setting": {**dataclasses.asdict(setting), "ridge": setting.ridge}}
             document = {**about, **found, "provenance": origin}
-    if not options.draw and (options.out or not options.quick):
-        write_json(out, document)
-    print(table(document))
+    if not options.draw and (options.data or not options.quick):
+        write_json(data, document)
+    report(options, name="criticality", **result(document))
+    if options.draw:
+        print(table(document))
     picture = render(draw(document))
     if not options.quick:
         write_atomic(PICTURE, picture)

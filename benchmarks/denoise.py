@@ -11,22 +11,24 @@ ours.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from _bench import arguments, report
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA, KernelPCA
 
 from isthmus import BottleneckAutoencoder
-from isthmus._provenance import provenance
-from isthmus.files import write_json
 
+QUESTION = "Does an autoencoder of low rank denoise better than PCA and kernel PCA of equal dimension?"
+COLUMNS = ("method", "settings", "error", "above_ours", "standard_error", "without_noise", "seconds")
+OURS = "BottleneckAutoencoder"
 GAMMAS = tuple(10.0**e for e in (-5.0, -4.5, -4.0, -3.5, -3.0, -2.5, -2.0))
 ALPHAS = tuple(10.0**e for e in (-6, -5, -4, -3, -2, -1, 0))
 
@@ -45,15 +47,30 @@ def kernel_pca(rank: int, train: np.ndarray, noisy: np.ndarray, clean: np.ndarra
     return best
 
 
+def result(settings: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Question, answer and table."""
+    ours = next(row for row in rows if row["method"] == OURS)
+    told = "; ".join(
+        f"{row['method']} {row['error']:.2f}, {row['above_ours']:+.2f} ± {row['standard_error']:.2f} from ours"
+        for row in rows
+        if row is not ours
+    )
+    answer = (
+        f"At rank {settings['rank']} and noise {settings['noise']:g}, squared error per pixel on {settings['test']} "
+        f"test digits: ours at default arguments {ours['error']:.2f}; {told}."
+    )
+    details = {"settings": settings}
+    return {"question": QUESTION, "answer": answer, "columns": COLUMNS, "rows": rows, "details": details}
+
+
 def main() -> None:
     """One run: fit all, judge all on the same noisy digits."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a third of the digits, a coarse grid, small networks")
+    parser = arguments(__doc__ or "")
     parser.add_argument("--rank", type=int, default=10)
     parser.add_argument("--noise", type=float, default=4.0, help="standard deviation, pixels being 0 to 16")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    started, rng = time.time(), np.random.default_rng(0)
+    torch.set_num_threads(options.threads)
+    rng = np.random.default_rng(0)
     X = load_digits(return_X_y=True)[0]
     X = X[rng.permutation(len(X))][: 600 if options.quick else None]
     fit, validation, test = np.split(X, [int(0.55 * len(X)), int(0.75 * len(X))])
@@ -85,27 +102,18 @@ def main() -> None:
 
     judge("KernelPCA", f"rbf, gamma={best['gamma']:.3g}, alpha={best['alpha']:.3g}", kernel)
     for noise in (0.0, 0.3):
-        name = "BottleneckAutoencoder" + (f", noise={noise:g}" if noise else "")
+        name = OURS + (f", noise={noise:g}" if noise else "")
         settings = {"rank": options.rank, "units": "common", "noise": noise, **small}
         judge(name, "defaults", lambda settings=settings: BottleneckAutoencoder(**settings).fit(train).reconstruct)
-    own = errors["BottleneckAutoencoder"]
+    own = errors[OURS]
     for row in rows:
         difference = errors[row["method"]] - own
         row["above_ours"], row["standard_error"] = (
             float(difference.mean()),
             float(difference.std(ddof=1) / len(difference) ** 0.5),
         )
-    print(f"{'method':36} {'error':>7} {'above ours':>18} {'clean':>7} {'seconds':>8}")
-    for row in rows:
-        beside = f"{row['above_ours']:+.2f} ± {row['standard_error']:.2f}"
-        print(
-            f"{row['method']:36} {row['error']:7.3f} {beside:>18} {row['without_noise']:7.3f} {row['seconds']:8.1f}  "
-            f"{row['settings']}"
-        )
-    if options.out:
-        settings = {"rank": options.rank, "noise": options.noise, "train": len(train), "test": len(test)}
-        about = provenance(seed=0, dtype="float64", started=started, seconds=time.time() - started)
-        write_json(options.out, {"settings": settings, "rows": rows, "provenance": about})
+    settings = {"rank": options.rank, "noise": options.noise, "train": len(train), "test": len(test)}
+    report(options, name="denoise", peers=("scikit-learn",), **result(settings, rows))
 
 
 if __name__ == "__main__":

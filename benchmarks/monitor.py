@@ -1,36 +1,50 @@
 """What does a Monitor cost a training loop?
 
-    python benchmarks/monitor.py [--quick] [--threads N] [--out FILE.json]
+    python benchmarks/monitor.py [--quick] [--json] [--threads N] [--out benchmarks/results/monitor.json]
 
 The same training with and without ``isthmus.Monitor(module, X, every=100)``, in turn: seconds of the processor (those
 of the clock depend on who else is there), their difference in pairs with a sign test, the share that the Monitor itself
 reports, and whether the weights are the same bit for bit.
-A full run writes ``monitor.md`` beside this file.
+With ``--out`` in benchmarks/results the page ``monitor.md`` is written beside this file.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import importlib
-import json
 import math
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from _bench import arguments, report, version
 from torch import Tensor, nn
 
 import isthmus
-from isthmus._provenance import provenance
+from isthmus.files import write_atomic
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "diagnosis")]
+
+QUESTION = "What does a Monitor cost a training loop?"
+COLUMNS = (
+    "name",
+    "batch",
+    "steps",
+    "snapshots",
+    "seconds without",
+    "seconds with",
+    "extra",
+    "p_value",
+    "own_share",
+    "milliseconds_per_snapshot",
+    "same_weights",
+)
 
 
 @dataclass(frozen=True)
@@ -149,26 +163,43 @@ def table(results: list[dict[str, Any]], about: dict[str, Any]) -> str:
     )
 
 
+def result(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Question, answer and table; the seconds of every pair are in the details."""
+    rows = []
+    for one in results:
+        without, with_it = (statistics.median(one[key]) for key in ("seconds_without", "seconds_with"))
+        rows.append({**one, "seconds without": without, "seconds with": with_it})
+        for key in ("seconds_without", "seconds_with"):
+            del rows[-1][key]
+    told = "; ".join(
+        f"{one['extra']:+.1%} of the time of {one['name']} (p = {one['p_value']:.2g}), "
+        f"{one['milliseconds_per_snapshot']:.0f} ms a snapshot, weights {'' if one['same_weights'] else 'NOT '}the same"
+        for one in results
+    )
+    return {
+        "question": QUESTION,
+        "answer": f"A Monitor every {results[0]['every']} steps costs {told}.",
+        "columns": COLUMNS,
+        "rows": rows,
+        "details": {"results": results},
+    }
+
+
 def main() -> int:
     """Run, print, keep."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
+    parser = arguments(__doc__ or "")
+    # On shared cores, threads that wait for one another measure the neighbours.
+    parser.set_defaults(threads=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    started = time.time()
     settings = QUICK if options.quick else FULL
+    if options.repeats:
+        settings = tuple(replace(setting, repeats=options.repeats) for setting in settings)
     results = [run(setting) for setting in settings]
-    about = {"torch": torch.__version__.split("+")[0], "threads": options.threads, "repeats": settings[0].repeats}
-    page = table(results, about)
-    print(page)
-    if not options.quick:
-        (HERE / "monitor.md").write_text(page, encoding="utf-8")
-    if options.out:
-        origin = provenance(seed=0, dtype="float32", started=started, seconds=time.time() - started)
-        document = {"benchmark": "monitor", **about, "results": results, "provenance": origin}
-        options.out.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    report(options, name="monitor", **result(results))
+    if options.out and not options.quick and options.out.resolve().parent == HERE / "results":
+        about = {"torch": version("torch"), "threads": options.threads, "repeats": settings[0].repeats}
+        write_atomic(HERE / "monitor.md", table(results, about).encode())
     return 0 if all(one["same_weights"] for one in results) else 1
 
 

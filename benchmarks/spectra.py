@@ -1,26 +1,22 @@
-"""Singular values of every weight of a network: ours beside WeightWatcher's.
+"""Singular values of every weight of a network: ours beside WeightWatcher's and NumPy's.
 
-    python benchmarks/spectra.py [--quick] [--out benchmarks/results/spectra.json]
+    python benchmarks/spectra.py [--quick] [--json] [--repeats N] [--out benchmarks/results/spectra.json]
 
-Same networks, same process, one thread, one side after the other in each repeat. WeightWatcher (`pip install
-weightwatcher==0.7.7`) is timed on its layer iterator and its SVD alone, the calls that its `analyze()` makes, without
-the power-law fits. Each side's values are compared with `numpy.linalg.svd` in float64 of the matrices that it used:
-ours are filters unfolded to (out, in·k), WeightWatcher's are one matrix for each position of a kernel. Without
-WeightWatcher the peer is skipped, and the output says so. With ``--out`` the table is also written beside this file as
-spectra.md.
+Same networks, same process, same threads, the sides in turn. WeightWatcher is timed on its layer iterator and its SVD
+alone, the calls that its `analyze()` makes, without the power-law fits; `numpy.linalg.svd` without vectors on the
+matrices that ours uses, in float64, without looking for them. Each side's values are compared with those of
+`numpy.linalg.svd` with vectors in float64, another algorithm (divide and conquer), of the matrices that it used: ours
+are filters unfolded to (out, in·k), WeightWatcher's are one matrix for each position of a kernel. A peer that is not
+installed is skipped, and the table says so. With ``--out`` in benchmarks/results the table is also written beside this
+file as spectra.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import importlib.metadata
 import io
 import logging
 import os
-import platform
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -28,12 +24,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from _bench import arguments, compare, interleaved, report, shown, spread, version
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from isthmus.diagnosis.weight_spectra import weight_spectrum
 from isthmus.diagnosis.weights import weighted_layers
-from isthmus.files import write_json
+from isthmus.files import write_atomic
 
+HERE = Path(__file__).resolve().parent
+QUESTION = "How fast are the singular values of every weight of a network, and how exact?"
+OURS, NUMPY, WATCHER = "isthmus", "numpy.linalg.svd", "WeightWatcher"
+COLUMNS = ("network", "side", "seconds", "quartiles", "times ours", "interval", "p", "layers", "values", "difference")
 #: A matrix as it was used, and the singular values that were given for it.
 Answer = tuple[np.ndarray, np.ndarray]
 
@@ -78,10 +80,10 @@ def ours(net: nn.Module) -> tuple[int, list[Answer]]:
 
 def peer(net: nn.Module) -> tuple[int, list[Answer]]:
     """WeightWatcher's iterator and SVD; its eigenvalues are the squares of ours."""
-    import weightwatcher  # pyright: ignore[reportMissingImports]  (no extra of ours)
+    import weightwatcher  # pyright: ignore[reportMissingImports]  (an extra)
     from weightwatcher.constants import DEFAULT_PARAMS  # pyright: ignore[reportMissingImports]
 
-    watcher = weightwatcher.WeightWatcher(model=net)
+    watcher: Any = weightwatcher.WeightWatcher(model=net)
     params = DEFAULT_PARAMS.copy()
     answers: list[Answer] = []
     layers = 0
@@ -95,127 +97,104 @@ def peer(net: nn.Module) -> tuple[int, list[Answer]]:
     return layers, answers
 
 
-def peer_version() -> str | None:
-    """Of WeightWatcher, None when it is not there."""
-    try:
-        return importlib.metadata.version("weightwatcher")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def plain(net: nn.Module) -> Callable[[], tuple[int, list[Answer]]]:
+    """NumPy on the matrices of ours, found beforehand."""
+    layers = weighted_layers(net)
+    matrices = [part.matrix().numpy().astype(np.float64) for layer in layers for part in layer.parts]
+    return lambda: (len(layers), [(A, np.linalg.svd(A, compute_uv=False)) for A in matrices])
 
 
 def difference(answers: list[Answer]) -> float:
-    """Largest |ŝ − s| / s₁ against NumPy in float64."""
+    """Largest |ŝ − s| / s₁ against NumPy's SVD with vectors, in float64."""
     worst = 0.0
     for A, values in answers:
-        truth = np.sort(np.linalg.svd(A.astype(np.float64), compute_uv=False).ravel())[::-1]
+        truth = np.sort(np.linalg.svd(A.astype(np.float64))[1].ravel())[::-1]
         if len(truth) != len(values):
             return float("nan")
         worst = max(worst, float(np.abs(truth - values).max() / truth[0]))
     return worst
 
 
-def quietly(function: Callable[[nn.Module], Any], net: nn.Module) -> tuple[float, Any]:
-    """Seconds and result, without what the peer prints and warns."""
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        start = time.perf_counter()
-        result = function(net)
-        return time.perf_counter() - start, result
+def quietly(function: Callable[[], Any]) -> Callable[[], Any]:
+    """The same without what a peer prints and warns."""
+
+    def run() -> Any:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function()
+
+    return run
 
 
-def run(name: str, net: nn.Module, repeats: int, with_peer: bool) -> dict[str, Any]:
-    """Both sides on one network, in turn."""
-    sides = {"ours": ours, **({"peer": peer} if with_peer else {})}
-    for function in sides.values():
-        quietly(function, nn.Sequential(nn.Linear(64, 64)))  # loads what is loaded lazily
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    found: dict[str, Any] = {}
-    for _ in range(repeats):
-        for side, function in sides.items():
-            taken, (layers, answers) = quietly(function, net)
-            seconds[side].append(taken)
-            found[side] = (layers, answers)
-    row: dict[str, Any] = {"network": name, "parameters": sum(1 for _ in net.parameters()), "repeats": repeats}
+def run(name: str, net: nn.Module, repeats: int) -> list[dict[str, Any]]:
+    """Rows of all sides on one network."""
+    sides = {OURS: lambda: ours(net), NUMPY: plain(net)}
+    if version("weightwatcher") != "absent":
+        sides[WATCHER] = lambda: peer(net)
+        quietly(lambda: peer(nn.Sequential(nn.Linear(64, 64))))()  # loads what is loaded lazily
+    seconds, found = interleaved({side: quietly(function) for side, function in sides.items()}, repeats)
+    rows = []
     for side, (layers, answers) in found.items():
-        row[side] = {
-            "seconds": statistics.median(seconds[side]),
-            "range": [min(seconds[side]), max(seconds[side])],
-            "layers": layers,
-            "values": sum(len(values) for _, values in answers),
-            "difference": difference(answers),
-        }
-    if with_peer:
-        row["ratio"] = statistics.median(b / a for a, b in zip(seconds["ours"], seconds["peer"]))
-    return row
+        s = spread(seconds[side])
+        row = {"network": name, "side": side, "seconds": s["median"], "quartiles": [s["low"], s["high"]]}
+        if side != OURS:
+            c = compare(seconds, OURS, side)
+            row |= {"times ours": c.ratio, "interval": [c.low, c.high], "p": c.p}
+        values = sum(len(values) for _, values in answers)
+        rows.append(row | {"layers": layers, "values": values, "difference": difference(answers)})
+    if WATCHER not in sides:
+        rows.append({"network": name, "side": f"{WATCHER}: not installed, skipped"})
+    return rows
 
 
-def table(document: dict[str, Any]) -> str:
+def table(rows: list[dict[str, Any]], threads: int, repeats: int, remark: str) -> str:
     """The Markdown page."""
-    peer_name = document["peer"]
-    about_peer = (
-        f"Peer: {peer_name}, its SVD alone without fits." if peer_name else "The peer is absent and was skipped."
-    )
     lines = [
         "# Spectra of weights",
         "",
-        "Written by `python benchmarks/spectra.py --out benchmarks/results/spectra.json`; one thread, medians of",
-        f"{document['rows'][0]['repeats']} interleaved repeats [least, most]. {about_peer}",
-        "Ours computes in float64 whatever the dtype of the weights. Difference: the largest |ŝ − s|/s₁ against NumPy",
-        "in float64, each side on the matrices it used. The peer cuts a filter into one matrix for each position of",
-        "the kernel; through SciPy it calls the LAPACK routine that NumPy calls, hence its zeros. Layers: the entries",
-        "that a side shows (ours also norms); values: the singular values it gave. The peer gives none for the query,",
-        "key and value of `nn.MultiheadAttention`.",
-        document["remark"],
+        f"Written by `python benchmarks/spectra.py --out benchmarks/results/spectra.json`; threads: {threads}; medians",
+        f"of {repeats} interleaved repeats, and quartiles. WeightWatcher {version('weightwatcher')}: its SVD alone,",
+        f"without fits; NumPy {version('numpy')}: its SVD alone.",
+        "Ours computes in float64 whatever the dtype of the weights. Difference: the largest |ŝ − s|/s₁ against",
+        "NumPy's SVD with vectors in float64, each side on the matrices it used. WeightWatcher cuts a filter into one",
+        "matrix for each position of the kernel. Layers: the entries that a side shows (ours also norms); values: the",
+        "singular values it gave. WeightWatcher gives none for the query, key and value of `nn.MultiheadAttention`.",
+        *([remark] if remark else []),
         "",
-        "| network | side | s | layers | values | difference |",
-        "|---|---|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
     ]
-    for row in document["rows"]:
-        for side, shown in (("ours", "isthmus"), ("peer", "WeightWatcher")):
-            if side in row:
-                r = row[side]
-                low, high = r["range"]
-                lines.append(
-                    f"| {row['network']} | {shown} | {r['seconds']:.2f} [{low:.2f}, {high:.2f}] | {r['layers']} "
-                    f"| {r['values']} | {r['difference']:.0e} |"
-                )
-    if document["peer"]:
-        ratios = "; ".join(f"{row['network']}: {row['ratio']:.2f}" for row in document["rows"])
-        lines += ["", f"Seconds of the peer over ours (median of the paired ratios): {ratios}."]
+    lines += [f"| {' | '.join(shown(row.get(column)) for column in COLUMNS)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Run and show the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small networks, for a smoke test")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--remark", default="", help="a sentence about the circumstances, for the table")
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--remark", default="", help="a sentence about the circumstances, for the page")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    # The peer imports pyplot and logs every layer.
+    # NumPy and SciPy bring a BLAS of their own, which PyTorch's setting does not reach.
+    threadpool_limits(options.threads)
+    torch.set_num_threads(options.threads)
+    # WeightWatcher imports pyplot and logs every layer.
     os.environ.setdefault("MPLBACKEND", "Agg")
     logging.disable(logging.WARNING)
-    version = peer_version()
-    document = {
-        "benchmark": "spectra",
-        "peer": version and f"WeightWatcher {version}",
-        "python": platform.python_version(),
-        "torch": torch.__version__.split("+")[0],
-        "machine": platform.machine(),
-        "threads": 1,
-        "quick": options.quick,
-        "remark": options.remark,
-        "rows": [
-            run(name, net, 2 if options.quick else 5, version is not None)
-            for name, net in networks(options.quick).items()
-        ],
-    }
-    print(table(document))
-    if options.out:
-        write_json(options.out, document)
-        if not options.quick:
-            Path(__file__).with_suffix(".md").write_text(table(document), encoding="utf-8")
+    repeats = options.repeats or (2 if options.quick else 7)
+    rows = [row for name, net in networks(options.quick).items() for row in run(name, net, repeats)]
+    told = []
+    for side in (WATCHER, NUMPY):
+        own = [row for row in rows if row["side"] == side]
+        if own:
+            ratios = [row["times ours"] for row in own]
+            apart = max(row["difference"] for row in own)
+            range_of = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            told.append(f"{side} takes {range_of} times as long as ours (off by {apart:.0e} at most)")
+    worst = max(row["difference"] for row in rows if row["side"] == OURS)
+    answer = f"{'; '.join(told)}; ours is off by {worst:.0e} of the largest singular value at most."
+    peers = ("weightwatcher",)
+    report(options, name="spectra", question=QUESTION, answer=answer, columns=COLUMNS, rows=rows, peers=peers)
+    if options.out and not options.quick and options.out.resolve().parent == HERE / "results":
+        write_atomic(HERE / "spectra.md", table(rows, options.threads, repeats, options.remark).encode())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Is the rank a fact about the task? Learning rates × initial scales × seeds on two tasks of known rank.
 
-    python benchmarks/stability.py [--task f-rank-1|rank-2|all] [--quick] [--out benchmarks/results/stability.json]
+    python benchmarks/stability.py [--task f-rank-1|rank-2|all] [--quick] [--json]
+                                   [--out benchmarks/results/stability.json]
 
 Every row is one training with the default plan; finished rows in the output file are not repeated. The summary says
 how many found the true rank and how far apart the final losses of one task and data seed are.
@@ -8,20 +9,34 @@ how many found the true rank and how far apart the final losses of one task and 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
 import time
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from _bench import arguments, report
 
 from isthmus._progress import silent
 from isthmus.experiments.rank2023.figure_1 import KINDS, RankFigure1, measure
 from isthmus.files import read_json, write_json
 
+QUESTION = "Is the rank found a fact about the task, whatever the learning rate, the initial scale and the seed?"
+COLUMNS = (
+    "task",
+    "learning_rate",
+    "init_scale",
+    "seed",
+    "true_rank",
+    "rank",
+    "loss",
+    "kept",
+    "dropped",
+    "state",
+    "seconds",
+)
 LEARNING_RATES = (3e-4, 1e-3, 3e-3)
 SCALES = (0.5, 1.0, 1.5)
 SEEDS = (0, 1)
@@ -79,29 +94,25 @@ def summary(rows: list[dict]) -> list[dict]:
     return out
 
 
-def show(rows: list[dict]) -> None:
-    """The table on stdout."""
-    names = ("rate", 7), ("scale", 5), ("seed", 4), ("rank", 4), ("loss", 9), ("s_k/s_1", 8), ("s_k+1/s_1", 9)
-    print(f"{'task':9} " + " ".join(f"{name:>{width}}" for name, width in names) + "  state")
-    for r in rows:
-        print(
-            f"{r['task']:9} {r['learning_rate']:7.0e} {r['init_scale']:5.2g} {r['seed']:4} {r['rank']:4} "
-            f"{r['loss']:9.5f} {r['kept']:8.3f} {r['dropped']:9.5f}  {r['state']}, {r['seconds']:.0f} s"
-        )
-    for s in summary(rows):
-        print(
-            f"{s['task']}: rank right in {s['right']} of {s['runs']}, losses within {s['spread']:.2%}, "
-            f"median {s['median_seconds']:.0f} s"
-        )
+def result(rows: list[dict]) -> dict[str, Any]:
+    """Question, answer and table; ``kept`` and ``dropped`` are s_k/s₁ and s_{k+1}/s₁ of the middle layer."""
+    told = [
+        f"on {s['task']} the rank is right in {s['right']} of {s['runs']} and the losses lie within {s['spread']:.2%} "
+        f"(median {s['median_seconds']:.0f} s)"
+        for s in summary(rows)
+    ]
+    answer = "; ".join(told)
+    answer = f"{answer[:1].upper()}{answer[1:]}."
+    details = {"summary": summary(rows)}
+    return {"question": QUESTION, "answer": answer, "columns": COLUMNS, "rows": rows, "details": details}
 
 
 def main() -> None:
     """Run what is missing and show everything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__ or "")
     parser.add_argument("--task", choices=[*TASKS, "all"], default="all")
-    parser.add_argument("--quick", action="store_true", help="one small task, four trainings")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     tasks = QUICK if options.quick else {k: v for k, v in TASKS.items() if options.task in (k, "all")}
     grid = list(itertools.product(LEARNING_RATES, SCALES, SEEDS))
     if options.quick:
@@ -109,6 +120,7 @@ def main() -> None:
     rows: list[dict] = []
     if options.out and options.out.exists():
         rows = read_json(options.out)["rows"]
+    before = len(rows)
     for task, base in tasks.items():
         for rate, scale, seed in grid:
             key = (task, rate, scale, seed)
@@ -117,9 +129,12 @@ def main() -> None:
             rows.append(row(task, base, rate, scale, seed))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
             if options.out:
-                document = {"threads": torch.get_num_threads(), "summary": summary(rows), "rows": rows}
-                write_json(options.out, document)
-    show(rows)
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                write_json(options.out, {"rows": rows})
+    if before and before == len(rows):
+        # Nothing was trained: what is kept is also kept as it was, provenance and all.
+        options.out = None
+    report(options, name="stability", **result(rows))
 
 
 if __name__ == "__main__":

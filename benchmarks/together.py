@@ -1,6 +1,6 @@
 """Networks of one shape trained together, beside training them one after another.
 
-    python benchmarks/together.py [--quick] [--threads 1] [--out benchmarks/results/together.json]
+    python benchmarks/together.py [--quick] [--json] [--threads 1] [--out benchmarks/results/together.json]
 
 64 networks of depth 9 and width 50, 200 samples of the task of F-bn-1, Adam at a constant rate on all samples, the
 ridge in the loss. The peers: (a) what people write, ``nn.Sequential`` and ``torch.optim.Adam`` one network after the
@@ -9,30 +9,34 @@ Every repeat runs all sides in turn, (a) and (b) on a part of the networks, sinc
 Times are those of the process where there is one thread (others may use the machine), of the clock otherwise.
 
 Accuracy: all networks for more steps by (a) and by ours from the same weights, in both precisions: losses, and ranks as
-F-bn-1 reads them. At last both of ours to convergence with L-BFGS. With ``--out`` the page together.md is written too.
+F-bn-1 reads them. At last both of ours to convergence with L-BFGS. With ``--out`` in benchmarks/results the page
+together.md is written too.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import platform
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from _bench import arguments, report, version
 from torch import Tensor, nn
 
 from isthmus import ConvergenceWarning, FullyConnected
-from isthmus.files import write_json
+from isthmus.files import write_atomic
 from isthmus.problems import partially_seen_surface
 from isthmus.training import Phase, TrainingResult, train, train_together
 
+HERE = Path(__file__).resolve().parent
+QUESTION = "How much faster are networks of one shape trained together than one after the other?"
+COLUMNS = ("precision", "side", "networks·steps/s", "least, most", "times PyTorch", "loss apart, median", "same rank")
 #: Singular values of the middle weight that count, as in F-bn-1.
 THRESHOLD = 0.1
 
@@ -286,14 +290,38 @@ def table(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def result(document: dict[str, Any]) -> dict[str, Any]:
+    """Question, answer and table: throughput, and how far apart the ends are from PyTorch's."""
+    rows, told = [], []
+    for precision, sides in document["throughput"].items():
+        apart = document["accuracy"][precision]
+        for name, side in sides.items():
+            row = {"precision": precision, "side": name, "networks·steps/s": side["rate"], "least, most": side["range"]}
+            row["times PyTorch"] = side["times_pytorch"]
+            key = {"train_": "ours from PyTorch", "train,": "train from PyTorch"}.get(name[:6])
+            if key:
+                row["loss apart, median"] = apart[key]["median"]
+                row["same rank"] = f"{apart[key]['same_rank']} of {apart[key]['networks']}"
+            rows.append(row)
+        own = [row for row in rows if row["precision"] == precision and row["side"].startswith("train_")]
+        best = max(own, key=lambda row: row["times PyTorch"])
+        told.append(f"in {precision} up to {best['times PyTorch']:.2f} times PyTorch one by one ({best['side']})")
+    c = document["convergence"]
+    answer = (
+        f"In networks times steps a second: {'; '.join(told)}. After Adam and at most {document['setting']['newton']} "
+        f"steps of L-BFGS, together is {c['times']:.2f} times as fast as `train`, and losses are apart by "
+        f"{c['gap']:.1e} at most."
+    )
+    return {"question": QUESTION, "answer": answer, "columns": COLUMNS, "rows": rows, "details": document}
+
+
 def main() -> None:
-    """Run and show the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few small networks, for a smoke test")
+    """Run and show the table."""
+    parser = arguments(__doc__ or "")
     parser.add_argument("--short", action="store_true", help="the same networks, fewer steps: for a busy machine")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--remark", default="", help="a sentence about the circumstances, for the page")
+    # On shared cores, threads that wait for one another measure the neighbours.
+    parser.set_defaults(threads=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     setting = Setting()
@@ -302,11 +330,13 @@ def main() -> None:
         setting = Setting(nets=4, depth=4, width=10, samples=40, timed_steps=5, **few)
     elif options.short:
         setting = Setting(timed_steps=20, steps=200, compared=16, newton=400, converged=4, at_once=(8, 64))
+    if options.repeats:
+        setting = replace(setting, repeats=options.repeats)
     kinds = {"float32": torch.float32, "float64": torch.float64}
     document = {
         "benchmark": "together",
         "python": platform.python_version(),
-        "torch": torch.__version__.split("+")[0],
+        "torch": version("torch"),
         "machine": platform.machine(),
         "threads": options.threads,
         "clock": "process" if options.threads == 1 else "wall",
@@ -317,11 +347,9 @@ def main() -> None:
         "accuracy": {name: accuracy(setting, kind) for name, kind in kinds.items()},
         "convergence": to_convergence(setting, options.threads),
     }
-    print(table(document))
-    if options.out:
-        write_json(options.out, document)
-        if not options.quick:
-            Path(__file__).with_suffix(".md").write_text(table(document), encoding="utf-8")
+    report(options, name="together", **result(document))
+    if options.out and not options.quick and options.out.resolve().parent == HERE / "results":
+        write_atomic(HERE / "together.md", table(document).encode())
 
 
 if __name__ == "__main__":

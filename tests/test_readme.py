@@ -67,7 +67,7 @@ def test_the_counts_of_right_ranks_are_the_committed_ones():
 
 def test_the_stability_table_is_the_committed_one():
     rows = re.findall(r"^\| (f-rank-1|rank-2) \|(.*)\|$", README, flags=re.MULTILINE)
-    summaries = {s["task"]: s for s in read_json(ROOT / "benchmarks/results/stability.json")["summary"]}
+    summaries = {s["task"]: s for s in read_json(ROOT / "benchmarks/results/stability.json")["details"]["summary"]}
     assert len(rows) == len(summaries) == 2
     for task, cells in rows:
         s = summaries[task]

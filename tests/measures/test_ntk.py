@@ -71,6 +71,16 @@ def test_trace_at_every_depth(depth):
         assert_close(ntk_trace(net, X, chunk_bytes=chunk_bytes), expected)
 
 
+@pytest.mark.parametrize("dims", [[4, 3], [4, 9, 5, 3], [2, 3, 8, 8, 7, 1]])
+def test_trace_does_not_depend_on_blocks(monkeypatch, dims):
+    net, X = random_net(dims, 0.1, seed=4), gaussian(11, dims[0], seed=5)
+    expected = parameter_jacobian(net, X).square().sum((1, 2))
+    # One sample at a time, blocks that leave a rest, and one block.
+    for block in (1, 4 * 8 * dims[-1] * max(dims[1:]), 2**30):
+        monkeypatch.setattr("isthmus.measures.ntk.BLOCK_BYTES", block)
+        assert_close(ntk_trace(net, X), expected)
+
+
 @pytest.mark.parametrize("slope", [0.0, -0.5, 1.0])
 @pytest.mark.parametrize("bias", [0.0, 0.5])
 def test_top_eigenvalue_of_the_kernel(slope, bias):

@@ -1,4 +1,4 @@
-"""The gradient without a graph: to the bit what autograd gives for chains, to rounding for leaky ResNets."""
+"""The gradient without a graph is autograd's: to rounding, and for the weights of narrow chains to the bit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from isthmus import FullyConnected, LeakyResNet
+from isthmus import LeakyResNet
 from isthmus.networks import Hourglass
 from isthmus.training.direct import DirectChain, DirectLeaky, direct_for
 from isthmus.training.flat import FlatObjective
 from tools import assert_close, gaussian, generator, random_net
 
-DIMS = [(5, 7, 3), (3, 1), (4, 9, 5, 3, 3, 1), (2, 3, 8, 3, 2)]
+DIMS = [(5, 7, 3), (3, 1), (4, 9, 5, 3, 3, 1), (2, 3, 80, 3, 2)]
 
 
 def hourglass(slope=0.0, bias=1.0, *, dtype=torch.float64):
@@ -20,13 +20,17 @@ def hourglass(slope=0.0, bias=1.0, *, dtype=torch.float64):
     return Hourglass(*(random_net(dims, slope, bias, seed=seed, dtype=dtype) for dims, seed in parts))
 
 
-def leaky(slope=0.0, bias=1.0, *, layers=5, embed="fixed", dtype=torch.float64, steps="irregular"):
+def leaky(slope=0.0, bias=1.0, *, layers=5, embed="fixed", dtype=torch.float64, steps="irregular", width=12):
     options = {"embed": embed, "steps": steps, "init": "gaussian", "dtype": dtype, "generator": generator()}
-    net = LeakyResNet(5, 3, 12, layers, 0.9, slope=slope, bias=bias, **options)
+    net = LeakyResNet(5, 3, width, layers, 0.9, slope=slope, bias=bias, **options)
     with torch.no_grad():
         for p in net.parameters():
             p.add_(0.1 * gaussian(*p.shape, seed=9, dtype=dtype))
     return net
+
+
+def chain():
+    return random_net((5, 40, 40, 3))
 
 
 def data(net, rows=37, *, dtype=torch.float64):
@@ -49,50 +53,51 @@ def both_ways(net, X, Y, loss="mse", *, rows=None, batch=None):
     return found
 
 
+def agree(one, other, dtype=torch.float64):
+    if dtype == torch.float64:
+        assert_close(one.loss, other.loss)
+        assert_close(one.gradient, other.gradient)
+        return
+    assert abs(one.loss - other.loss) <= 1e-5 * abs(other.loss)
+    assert float((one.gradient - other.gradient).norm()) <= 1e-5 * float(other.gradient.norm())
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("bias", [0.0, 1.0])
 @pytest.mark.parametrize("dims", DIMS)
-def test_chains_to_the_bit(dims, slope, bias, dtype):
-    """On one thread, as tests run, the same products are summed in the same order."""
+def test_chains(dims, slope, bias, dtype):
     net = random_net(dims, slope, bias, dtype=dtype)
     X, Y = data(net, dtype=dtype)
-    one, other = both_ways(net, X, Y)
-    assert one.loss == other.loss
-    assert torch.equal(one.gradient, other.gradient)
-    labels = torch.arange(len(X)) % dims[-1]
-    one, other = both_ways(net, X, labels, "cross_entropy")
-    assert one.loss == other.loss
-    assert torch.equal(one.gradient, other.gradient)
+    agree(*both_ways(net, X, Y), dtype)
+    agree(*both_ways(net, X, torch.arange(len(X)) % dims[-1], "cross_entropy"), dtype)
 
 
-def test_a_larger_chain_to_the_bit():
-    """Sizes at which matrix products take other ways than for small ones."""
-    net = FullyConnected([20, *[100] * 4, 20], generator=generator())
-    one, other = both_ways(net, *data(net, 1000, dtype=torch.float32))
-    assert one.loss == other.loss
-    assert torch.equal(one.gradient, other.gradient)
+@pytest.mark.parametrize("dims", DIMS[:3])
+def test_weights_of_narrow_chains_to_the_bit(dims):
+    """On one thread, as tests run, the same products are summed in the same order."""
+    net = random_net(dims, dtype=torch.float32)
+    one, other = both_ways(net, *data(net, dtype=torch.float32))
+    weights = sum(W.numel() for W in net.Ws)
+    assert torch.equal(one.gradient[:weights], other.gradient[:weights])
 
 
 @pytest.mark.parametrize("slope", [0.0, 1.0])
-def test_an_hourglass_to_the_bit(slope):
+def test_an_hourglass(slope):
     net = hourglass(slope)
-    one, other = both_ways(net, *data(net))
-    assert one.loss == other.loss
-    assert torch.equal(one.gradient, other.gradient)
+    agree(*both_ways(net, *data(net)))
 
 
-@pytest.mark.parametrize("layers", [1, 4, 5])
+@pytest.mark.parametrize(("layers", "width"), [(1, 12), (4, 12), (5, 40)])
 @pytest.mark.parametrize("embed", ["fixed", "learned"])
 @pytest.mark.parametrize(("slope", "bias"), [(0.0, 1.0), (0.0, 0.0), (0.3, 1.0), (1.0, 1.0)])
-def test_leaky_resnets(slope, bias, embed, layers):
-    net = leaky(slope, bias, embed=embed, layers=layers)
+def test_leaky_resnets(slope, bias, embed, layers, width):
+    options = {"embed": embed, "layers": layers, "width": width}
+    net = leaky(slope, bias, **options)
     X, Y = data(net)
-    for one, other in (both_ways(net, X, Y), both_ways(net, X, torch.softmax(Y, 1), "cross_entropy")):
-        assert_close(one.loss, other.loss)
-        assert_close(one.gradient, other.gradient)
-    one, other = both_ways(leaky(slope, bias, embed=embed, layers=layers, dtype=torch.float32), X.float(), Y.float())
-    assert_close(one.gradient, other.gradient, rtol=1e-4, atol=1e-4, reason="float32, rounded once and three times")
+    agree(*both_ways(net, X, Y))
+    agree(*both_ways(net, X, torch.softmax(Y, 1), "cross_entropy"))
+    agree(*both_ways(leaky(slope, bias, dtype=torch.float32, **options), X.float(), Y.float()), torch.float32)
 
 
 def test_leaky_resnets_follow_steps_that_change():
@@ -109,7 +114,7 @@ def test_leaky_resnets_follow_steps_that_change():
 
 
 @pytest.mark.parametrize("rows", [1, 6, 12, 36, 37])
-@pytest.mark.parametrize("make", [hourglass, leaky, lambda: random_net((5, 7, 3))])
+@pytest.mark.parametrize("make", [hourglass, leaky, chain])
 def test_in_several_chunks_and_for_a_batch(make, rows):
     net = make()
     X, Y = data(net)
@@ -121,7 +126,7 @@ def test_in_several_chunks_and_for_a_batch(make, rows):
     assert_close(one.gradient, other.gradient)
 
 
-@pytest.mark.parametrize("make", [hourglass, leaky])
+@pytest.mark.parametrize("make", [hourglass, leaky, chain])
 def test_twice_half_is_once(make):
     net = make()
     X, Y = data(net, 8)
@@ -139,7 +144,7 @@ def test_the_derivative_of_a_relu_at_zero_is_zero():
         net.weights[0][0].zero_()
         net.biases[0][0] = 0.0
     one, other = both_ways(net, *data(net, 9))
-    assert torch.equal(one.gradient, other.gradient)
+    agree(one, other)
     assert not bool(one.cost_gradient[:5].any())
 
 
@@ -170,12 +175,12 @@ def test_where_the_direct_way_must_not_be_taken():
 
 def test_no_memory_is_taken_in_a_step():
     """The buffers of a second evaluation are those of the first."""
-    net = random_net((5, 40, 40, 3))
+    net = chain()
     X, Y = data(net, 300)
     objective = FlatObjective(net, X, Y, "mse")
     places = []
     with objective.attached():
         for _ in range(2):
             objective(0.0)
-            places.append([A.data_ptr() for A in objective.direct.kept])
+            places.append([A.data_ptr() for A in (*objective.direct.results, *objective.direct.pulled)])
     assert places[0] == places[1]

@@ -14,6 +14,9 @@ from isthmus._cite import cites
 from isthmus.linalg import CHUNK_BYTES, chunk_rows, rank_tolerance
 from isthmus.trace import Network, Trace
 
+#: Of one product: about what the cache of a core holds.
+BLOCK_BYTES = 2**21
+
 
 @torch.no_grad()
 def jacobian_of_trace(trace: Trace) -> Tensor:
@@ -21,17 +24,33 @@ def jacobian_of_trace(trace: Trace) -> Tensor:
 
     The product starts from the narrower end (inputs or outputs): its factors have min(d_in, d_out) rows.
     """
-    L = trace.depth
-    if trace.dims[-1] <= trace.dims[0]:
-        J = trace.Ws[-1].expand(trace.samples, -1, -1)
-        for ell in range(L - 1, 0, -1):
-            J = (J * trace.derivative(ell)[:, None, :]) @ trace.Ws[ell - 1]
-        return J.clone(memory_format=torch.contiguous_format) if L == 1 else J
-    # Transposed: rows are input directions, and W_ℓᵀ acts on the right.
-    T = trace.Ws[0].mT.expand(trace.samples, -1, -1)
-    for ell in range(1, L):
-        T = (T * trace.derivative(ell)[:, None, :]) @ trace.Ws[ell].mT
-    return T.mT.clone(memory_format=torch.contiguous_format)
+    wide = trace.dims[-1] > trace.dims[0]
+    # Where the inputs are narrower everything is transposed: rows are input directions, W_ℓᵀ acts on the right.
+    chain = [W.mT for W in trace.Ws] if wide else list(trace.Ws[::-1])
+    layers = range(1, trace.depth) if wide else range(trace.depth - 1, 0, -1)
+    derivatives = [trace.derivative(ell) for ell in layers]
+    first, rest = chain[0], chain[1:]
+    N, rows = trace.samples, len(first)
+    J = first.new_empty(N, rows, chain[-1].shape[1])
+    if not rest:
+        J.copy_(first)
+    # In blocks whose products stay in the cache, and in memory taken once.
+    widest = max(M.shape[1] for M in chain)
+    block = chunk_rows(N, float(first.element_size() * rows * widest), BLOCK_BYTES)
+    room = [first.new_empty(block * rows * widest) for _ in range(2)]
+    for start in range(0, N, block) if rest else ():
+        part = slice(start, min(start + block, N))
+        count = (part.stop - start) * rows
+        A = room[0][: count * first.shape[1]].view(-1, *first.shape)
+        torch.mul(first, derivatives[0][part, None, :], out=A)
+        for index, M in enumerate(rest, start=1):
+            last = index == len(rest)
+            B = J[part].view(count, -1) if last else room[index % 2][: count * M.shape[1]].view(count, -1)
+            torch.mm(A.view(count, -1), M, out=B)
+            A = B.view(-1, rows, M.shape[1])
+            if not last:
+                A.mul_(derivatives[index][part, None, :])
+    return J.mT.contiguous() if wide else J
 
 
 def _chunks(net: Network, X: Any, chunk_bytes: int, dtype: torch.dtype) -> Iterator[Tensor]:

@@ -26,8 +26,8 @@ from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.objective import LOSSES, cost
 from isthmus.trace import Network, Trace
 
-#: Of one backward product: about what a core's second-level cache holds.
-BLOCK_BYTES = 2**20
+#: Of one backward product: about what the cache of a core holds.
+BLOCK_BYTES = 2**21
 
 
 @cites("bottleneck2023", "Thm. 7, proof", ids=("Q-ntk",))

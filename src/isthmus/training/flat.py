@@ -79,7 +79,7 @@ class FlatObjective:
     def __call__(self, ridge: float, batch: Tensor | None = None) -> Value:
         """Value and gradient at ``theta`` over all samples, or over the rows ``batch``."""
         X, Y = (self.X, self.Y) if batch is None else (self.X[batch], self.Y[batch])
-        parts = zip(X.split(self.rows), Y.split(self.rows))
+        parts = zip(X.split(self.rows), Y.split(self.rows)) if len(X) > self.rows else [(X, Y)]
         if self.direct is not None:
             shares = [self.direct.add(A, B, len(A) / len(X), first=i == 0) for i, (A, B) in enumerate(parts)]
         else:

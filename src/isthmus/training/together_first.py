@@ -7,10 +7,9 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 from isthmus.objective import constant_cost
-from isthmus.training.optimisers import ScaleDown
+from isthmus.training.optimisers import ScaleDown, adam_
 from isthmus.training.phases import Phase
 from isthmus.training.together_stack import Array, StackedMeanSquare, Values, column
 
@@ -59,7 +58,7 @@ class StackedFirstOrder:
         values = self.objective(theta, ridges, into=self.gradient)
         g, rate = values.gradient, self.phase.rate(step)
         if self.phase.method == "adam":
-            self._adam(theta, g, step, rate)
+            adam_(theta, g, self.tensors["mean"], self.tensors["square"], step, rate)
         elif self.phase.method == "gd":
             theta.add_(g, alpha=-rate)
         elif self.phase.method == "sgd":
@@ -67,27 +66,6 @@ class StackedFirstOrder:
         else:
             self._nesterov(theta, values, rate)
         return values
-
-    def _adam(self, theta: Tensor, g: Tensor, step: int, rate: float) -> None:
-        # Fused: one pass over what takes eight otherwise, and passes over memory are what a step of Adam costs.
-        fused = theta.device.type in ("cpu", "cuda", "mps")
-        adam(
-            [theta],
-            [g],
-            [self.tensors["mean"]],
-            [self.tensors["square"]],
-            [],
-            [torch.tensor(float(step), device=theta.device)],
-            foreach=False,
-            fused=fused,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=rate,
-            weight_decay=0.0,
-            eps=1e-8,
-            maximize=False,
-        )
 
     def _nesterov(self, theta: Tensor, values: Values, rate: float) -> None:
         """θ is the extrapolated point; a network whose loss rose undoes the extrapolation and starts its momentum anew.
