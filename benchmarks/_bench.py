@@ -37,6 +37,30 @@ WRITTEN = ("benchmarks/results", "benchmarks/results.json", "benchmarks/*.md", "
 # Before the benchmark itself is part of the load.
 _LOAD = [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
 
+
+def _processor_time() -> tuple[int, int] | None:
+    """Ticks of all cores since the machine started, and those that its host gave to others meanwhile."""
+    counters = Path("/proc/stat")
+    if not counters.exists():
+        return None
+    ticks = [int(word) for word in counters.read_text(encoding="utf-8").split("\n", 1)[0].split()[1:9]]
+    return sum(ticks), ticks[-1]
+
+
+_TIME = _processor_time()
+
+
+def stolen() -> float | None:
+    """Share of the cores' time since the start that the host of a virtual machine gave to others; None if unknown.
+
+    From a few per cent on, times on several threads say little: all wait for the one that was stopped.
+    """
+    now = _processor_time()
+    if now is None or _TIME is None:
+        return None
+    return (now[1] - _TIME[1]) / max(now[0] - _TIME[0], 1)
+
+
 #: Starts a command from a small process: what is started by a large one inherits its peak.
 _LAUNCHER = """
 import resource, subprocess, sys
@@ -188,6 +212,7 @@ def provenance(peers: Sequence[str], *, quick: bool) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": _LOAD,
+        "stolen": stolen(),
         "quick": quick,
         "versions": {name: version(name) for name in ("torch", "numpy", "isthmus")},
         "peers": {name: version(name) for name in peers},

@@ -65,6 +65,7 @@ def _circumstances(found: Mapping[str, Any]) -> list[str]:
     where = [
         f"threads {shown(found.get('threads', UNKNOWN))} of {shown(found.get('cores', UNKNOWN))} cores",
         f"load at the start {UNKNOWN if first is None else shown(first)}",
+        f"time stolen by the host {UNKNOWN if found.get('stolen') is None else format(found['stolen'], '.0%')}",
         f"commit {found.get('commit', UNKNOWN)}",
         str(found.get("date", UNKNOWN)),
     ]

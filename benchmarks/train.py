@@ -44,9 +44,9 @@ class Setting:
 
 PAPER = Setting("F-rank-1", RankFigure1(), 4000, 1000, 3)
 FULL = (
-    Setting("smaller", RankFigure1(d_in=20, d_out=20, rank=3, depth=8, width=50, samples=500), 4000, 1000, 5),
+    Setting("smaller", RankFigure1(d_in=20, d_out=20, rank=3, depth=8, width=50, samples=500), 4000, 1000, 3),
     PAPER,
-    Setting("larger", RankFigure1(width=200, samples=4000), 1500, 500, 1),
+    Setting("wider", RankFigure1(width=200), 1500, 500, 1),
 )
 QUICK = (Setting("quick", RankFigure1.quick(), 400, 100, 2),)
 

@@ -133,7 +133,8 @@ def test_provenance_names_an_absent_peer(bench):
     assert found["versions"]["torch"][0].isdigit()
     assert found["cores"] >= found["threads"] >= 1
     assert found["quick"] is True
-    assert {"date", "commit", "python", "platform", "processor", "load"} <= set(found)
+    assert {"date", "commit", "python", "platform", "processor", "load", "stolen"} <= set(found)
+    assert found["stolen"] is None or 0.0 <= found["stolen"] <= 1.0
 
 
 def planted_report(bench, options, **changes):
