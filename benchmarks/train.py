@@ -46,7 +46,7 @@ PAPER = Setting("F-rank-1", RankFigure1(), 4000, 1000, 3)
 FULL = (
     Setting("smaller", RankFigure1(d_in=20, d_out=20, rank=3, depth=8, width=50, samples=500), 4000, 1000, 3),
     PAPER,
-    Setting("wider", RankFigure1(width=200), 1500, 500, 1),
+    Setting("wider", RankFigure1(width=200), 800, 200, 1),
 )
 QUICK = (Setting("quick", RankFigure1.quick(), 400, 100, 2),)
 
@@ -119,7 +119,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     rows = []
     for case in QUICK if options.quick else FULL:
-        for seed in range(options.repeats or case.seeds):
+        for seed in range(min(options.repeats or case.seeds, case.seeds)):
             rows.append(one(case, seed))
             print(f"{case.name}, seed {seed}: done", flush=True) if not options.json else None
     main_case = "quick" if options.quick else PAPER.name

@@ -59,6 +59,8 @@ def activate(Z: Tensor, slope: float) -> Tensor:
 
 def activation_derivative(Z: Tensor, slope: float) -> Tensor:
     """σ̇_a(z) = 1 for z > 0, a for z ≤ 0: at the kink the value that PyTorch's autograd uses."""
+    if slope == 0.0:
+        return (Z > 0).to(Z.dtype)
     return torch.where(Z > 0, torch.ones_like(Z), torch.full_like(Z, slope))
 
 

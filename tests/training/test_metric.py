@@ -47,7 +47,7 @@ def dense(metric, net, ridge):
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.0, 0.3])
-@pytest.mark.parametrize("dims", [(4, 3), (4, 5, 3), (3, 6, 2, 4)])
+@pytest.mark.parametrize("dims", [(4, 3), (4, 5, 3), (3, 6, 2, 4), (3, 5, 5, 5, 5, 2)])
 def test_solve_is_the_dense_inverse(bias, dims):
     net = network(dims, bias=bias)
     metric = refreshed(net, gaussian(30, dims[0]))

@@ -26,6 +26,21 @@ SAMPLES = 2000
 TOGETHER = 2**16
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a weight (outputs, inputs) begins in a flat vector, and its bias where there is one."""
+
+    outputs: int
+    inputs: int
+    weight: int
+    bias: int | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """With the bias as a last column."""
+        return self.outputs, self.inputs + (self.bias is not None)
+
+
 class KroneckerMetric(ABC):
     """H⁻¹ for the Gauss–Newton model H ≈ c·A ⊗ G + 2·ridge of each weight matrix, in its eigenbasis.
 
@@ -44,6 +59,10 @@ class KroneckerMetric(ABC):
     @abstractmethod
     def split(self, vector: Tensor) -> list[Tensor]:
         """Flat vectors (last axis) as matrices, biases as last columns."""
+
+    @abstractmethod
+    def layout(self) -> list[Place]:
+        """Where these matrices are in a flat vector."""
 
     @abstractmethod
     def join(self, matrices: list[Tensor]) -> Tensor:
@@ -76,41 +95,39 @@ class KroneckerMetric(ABC):
     @torch.no_grad()
     def solve(self, gradient: Tensor, ridge: float) -> Tensor:
         """H⁻¹ · gradient, for one vector or for each row of several."""
-        matrices = self.split(gradient.reshape(-1, gradient.shape[-1]))
-        images: list[Tensor] = []
+        vectors = gradient.reshape(-1, gradient.shape[-1]).contiguous()
+        whole = torch.empty_like(vectors)
         for block in self._blocks(ridge):
-            members = matrices[len(images) : len(images) + len(block.UG)]
+            k, n, m = *block.UG.shape[:2], block.UA.shape[1]
             # As (k, n, rows, m): products from the left see matrices (n, rows·m), those from the right (n·rows, m).
-            M = torch.stack([M.transpose(0, 1) for M in members])
-            k, n, rows, m = M.shape
-            M = torch.bmm(block.UG, M.view(k, n, rows * m)).view(k, n * rows, m)
-            M = torch.bmm(M, block.UA.mT).view(k, n, rows, m).div_(block.curvature)
-            M = torch.bmm(block.UG.mT, M.view(k, n, rows * m)).view(k, n * rows, m)
-            images += torch.bmm(M, block.UA).view(k, n, rows, m).transpose(1, 2).unbind()
-        return self.join(images).reshape(gradient.shape)
+            M = vectors.new_empty(k, n, len(vectors), m)
+            for own, part in zip(block.places(vectors), block.parts(M)):
+                part.copy_(own)
+            inner = torch.bmm(block.UG, M.view(k, n, -1)).view(k, -1, m)
+            inner = torch.bmm(inner, block.UA.mT).view(M.shape).div_(block.curvature)
+            inner = torch.bmm(block.UG.mT, inner.view(k, n, -1)).view(k, -1, m)
+            torch.bmm(inner, block.UA, out=M.view(k, -1, m))
+            for own, part in zip(block.places(whole), block.parts(M)):
+                own.copy_(part)
+        return whole.reshape(gradient.shape)
 
     def _blocks(self, ridge: float) -> list[_Block]:
         """The factors, made once for each estimate of them and each ridge."""
         key = ridge, self.coupling
-        known = self._made is not None and self._made[0] == key and _same(self._made[1], self.tensors)
-        if self._made is None or not known:
+        if self._made is None or self._made[0] != key or not _same(self._made[1], self.tensors):
             found: list[_Block] = []
-            count = sum(name.startswith("A") and name.endswith(".vectors") for name in self.tensors)
-            shapes = [
-                (len(self.tensors[f"G{i}.values"]), len(self.tensors[f"A{i}.values"])) for i in range(1, count + 1)
-            ]
-            for (n, m), group in itertools.groupby(range(1, count + 1), key=lambda i: shapes[i - 1]):
+            layout = self.layout()
+            for (n, m), group in itertools.groupby(range(1, len(layout) + 1), key=lambda i: layout[i - 1].shape):
                 numbers = list(group)
                 # Large matrices keep the cores busy alone, and copies of their factors would cost memory.
                 step = len(numbers) if n * m <= TOGETHER else 1
-                found += [self._block(numbers[at : at + step], ridge) for at in range(0, len(numbers), step)]
+                for at in range(0, len(numbers), step):
+                    chosen = numbers[at : at + step]
+                    found.append(self._block(chosen, [layout[i - 1] for i in chosen], ridge))
             self._made = key, dict(self.tensors), found
         return self._made[2]
 
-    def _shape(self, number: int) -> tuple[int, int]:
-        return len(self.tensors[f"G{number}.values"]), len(self.tensors[f"A{number}.values"])
-
-    def _block(self, numbers: list[int], ridge: float) -> _Block:
+    def _block(self, numbers: list[int], layout: list[Place], ridge: float) -> _Block:
         def stacked(name: str) -> Tensor:
             found = [self.tensors[name.format(i)] for i in numbers]
             return torch.stack(found) if len(found) > 1 else found[0][None]
@@ -119,16 +136,36 @@ class KroneckerMetric(ABC):
         curvature *= self.coupling
         # Without any ridge the flat directions would get unbounded steps.
         floor = (1e-7 * curvature.amax((1, 2), keepdim=True)).clamp_min(max(2.0 * ridge, 1e-30))
-        return _Block(stacked("A{}.vectors"), stacked("G{}.vectors"), (curvature + floor)[:, :, None])
+        return _Block(stacked("A{}.vectors"), stacked("G{}.vectors"), (curvature + floor)[:, :, None], layout)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Matrices of one shape, k of them: eigenvectors as rows (k, m, m) and (k, n, n), curvature (k, n, 1, m)."""
+    """Matrices of one shape, k of them: eigenvectors as rows (k, m, m) and (k, n, n), curvature (k, n, 1, m).
+
+    In the flat vector they lie at equal distances, as neighbours of one shape do.
+    """
 
     UA: Tensor
     UG: Tensor
     curvature: Tensor
+    layout: list[Place]
+
+    def places(self, vectors: Tensor) -> list[Tensor]:
+        """Where they are in flat vectors, as (k, n, rows, m), their biases as (k, n, rows): views."""
+        k, n, (rows, size), first = len(self.layout), self.layout[0].outputs, vectors.shape, self.layout[0]
+        apart = self.layout[1].weight - first.weight if k > 1 else 0
+        shape, strides = (k, n, rows, first.inputs), (apart, first.inputs, size, 1)
+        found = [vectors.as_strided(shape, strides, vectors.storage_offset() + first.weight)]
+        if first.bias is not None:
+            second = self.layout[1].bias if k > 1 else None
+            apart = 0 if second is None else second - first.bias
+            found.append(vectors.as_strided(shape[:3], (apart, 1, size), vectors.storage_offset() + first.bias))
+        return found
+
+    def parts(self, M: Tensor) -> list[Tensor]:
+        """The same of the matrices (k, n, rows, m) with biases as last columns."""
+        return [M] if self.layout[0].bias is None else [M[..., :-1], M[..., -1]]
 
 
 def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -152,6 +189,15 @@ class ChainMetric(KroneckerMetric):
             return weights
         return [torch.cat([W, b[..., None]], -1) for W, b in zip(weights, parts[len(shapes) :])]
 
+    def layout(self) -> list[Place]:
+        """W_1 … W_L, b_1 … b_L."""
+        found, weights = [], 0
+        biases = sum(n * m for n, m in zip(self.dims[1:], self.dims[:-1]))
+        for n, m in zip(self.dims[1:], self.dims[:-1]):
+            found.append(Place(n, m, weights, biases if self.bias else None))
+            weights, biases = weights + n * m, biases + n
+        return found
+
     def join(self, matrices: list[Tensor]) -> Tensor:
         """Flat again."""
         if not self.bias:
@@ -172,7 +218,7 @@ class ChainMetric(KroneckerMetric):
                 a = torch.cat([a, torch.full_like(a[:, :1], self.bias)], 1)
             yield ell, a, g
             if ell > 1:
-                g = (g @ Ws[ell - 1]) * activation_derivative(preactivations[ell - 2], self.slopes[ell - 2])
+                g = (g @ Ws[ell - 1]).mul_(activation_derivative(preactivations[ell - 2], self.slopes[ell - 2]))
 
 
 class LeakyMetric(KroneckerMetric):
@@ -199,6 +245,16 @@ class LeakyMetric(KroneckerMetric):
         steps = parts[len(parts) - 2 * self.net.layers :]
         joined = [torch.cat([V, b[..., None]], -1) for V, b in zip(steps[::2], steps[1::2])]
         return parts[: len(parts) - len(steps)] + joined
+
+    def layout(self) -> list[Place]:
+        """The maps where they are learned, then weight and bias of each step in turn."""
+        found, at = [], 0
+        for index, shape in enumerate(self.shapes):
+            if len(shape) == 2:
+                biased = self.net.bias and index >= len(self.shapes) - 2 * self.net.layers
+                found.append(Place(shape[0], shape[1], at, at + math.prod(shape) if biased else None))
+            at += math.prod(shape)
+        return found
 
     def join(self, matrices: list[Tensor]) -> Tensor:
         """Flat again."""
