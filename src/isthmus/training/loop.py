@@ -243,9 +243,8 @@ class _Training:
             phase = self.plan[self.phase]
             double = phase.precision == "double"
             net = copy.deepcopy(self.net).double() if double else self.net
-            X, Y = (self.X.double(), self.Y) if double else (self.X, self.Y)
-            if double and Y.is_floating_point():
-                Y = Y.double()
+            X = self.X.double() if double else self.X
+            Y = self.Y.double() if double and self.Y.is_floating_point() else self.Y
             objective = FlatObjective(net, X, Y, self.settings["loss"])
             with objective.attached():
                 outcome = self.run_phase(phase, objective, bar)
@@ -278,15 +277,12 @@ class _Training:
                     adaptive.adapt(objective, [self.good])
                     optimiser.forget()
                 ridge = self.ridge * phase.ridge_factor(self.inside)
-                if not newton:
-                    spare.copy_(objective.theta)
+                spare.copy_(objective.theta)
                 value = optimiser.step(objective, self.inside, ridge)
                 if self.exploded(value, ridge, newton):
                     return self.diverged(objective, value)
                 # What was evaluated and found finite: the point before the move, except for quasi-Newton steps.
-                if newton:
-                    spare.copy_(objective.theta)
-                self.good, spare = spare, self.good
+                self.good, spare = (spare.copy_(objective.theta) if newton else spare), self.good
                 stopped = self.record(value, ridge)
                 pending += 1
                 now = time.monotonic()
@@ -381,8 +377,8 @@ class _Training:
         objective = FlatObjective(self.net, self.X, self.Y, self.settings["loss"])
         with objective.attached():
             value = objective(self.ridge)
-        last = self.plan[int(self.history["phase"][-1])].method if self.history["phase"] else ""
-        judged = last == "lbfgs"
+        phases = self.history["phase"]
+        judged = bool(phases) and self.plan[int(phases[-1])].method == "lbfgs"
         losses = recent(self.history, WINDOW) if judged else []
         found = criteria(self.net, value, self.ridge, losses, WINDOW, stalled=self.stalled)
         if state == "budget" and not reason:
