@@ -66,7 +66,8 @@ def test_it_is_the_discovery(fitted, frames, task):
     assert np.array_equal(fitted.decode(fitted.transform(frames[0])), fitted.predict(frames[0]))
     assert fitted.encoder_ is fitted.discovery_.encoder
     assert fitted.decoder_ is fitted.discovery_.decoder
-    assert fitted.rank_profile_.chosen == 2
+    assert fitted.rank_profile_.chosen == found.profile.chosen
+    assert np.array_equal(fitted.rank_profile_.error, found.profile.error)
     assert fitted.score(*frames) > 0.95
 
 

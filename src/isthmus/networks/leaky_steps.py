@@ -62,6 +62,8 @@ def bounded(shares: Tensor, low: float, high: float) -> Tensor:
     lower, upper = low / float(rho.max()), high / float(rho.min())
     for _ in range(200):
         middle = (lower * upper) ** 0.5
+        if middle in (lower, upper):
+            break
         if float((rho * middle).clamp(low, high).sum()) < 1.0:
             lower = middle
         else:
