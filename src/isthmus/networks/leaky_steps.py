@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,11 +61,12 @@ def bounded(shares: Tensor, low: float, high: float) -> Tensor:
         fail("bounded", f"{count} steps must be able to sum to 1", f"limits {low:g} and {high:g}", "Widen the limits.")
     # clip(c·shares) has a sum that rises with c: bisection on log c, to the last bit.
     lower, upper = low / float(rho.max()), high / float(rho.min())
+    values = rho.numpy(force=True)
     for _ in range(200):
         middle = (lower * upper) ** 0.5
         if middle in (lower, upper):
             break
-        if float((rho * middle).clamp(low, high).sum()) < 1.0:
+        if np.clip(values * middle, low, high).sum() < 1.0:
             lower = middle
         else:
             upper = middle
