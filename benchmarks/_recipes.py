@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from isthmus import FullyConnected, LeakyResNet
+from isthmus import ConvergenceWarning, FullyConnected, LeakyResNet
 from isthmus.networks.leaky_steps import adapted
+from isthmus.training import Phase, TrainingEvent, TrainingResult, train
 
 #: Adam's learning rate, and those that plain gradient descent may take: the largest at which the loss falls.
 ADAM_RATE = 1e-3
@@ -160,3 +162,19 @@ def _largest_rate(module: nn.Module, X: Tensor, Y: Tensor, ridge: float) -> floa
         if losses[-1] < losses[0] and max(losses) <= losses[0] * (1.0 + 1e-3):
             return rate
     return DESCENT_RATES[-1]
+
+
+def followed(
+    net: nn.Module, X: Tensor, Y: Tensor, ridge: float, phases: Sequence[Phase] | None = None
+) -> tuple[TrainingResult, list[tuple[float, float]]]:
+    """Our own training, in place: its account, and (seconds, loss at the full ridge) after each step."""
+    curve: list[tuple[float, float]] = []
+    start = time.perf_counter()
+
+    def watch(event: TrainingEvent) -> None:
+        curve.append((time.perf_counter() - start, event.cost + ridge * event.norm))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        result = train(net, X, Y, ridge=ridge, phases=phases, callbacks=[watch])
+    return result, curve

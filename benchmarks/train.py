@@ -13,22 +13,19 @@ after the other in float32; the order changes with the seed. PyTorch has ``--thr
 from __future__ import annotations
 
 import copy
-import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from _bench import Gate, arguments, compare, report
 from _jax_recipe import jax_there, jitted_jax
-from _recipes import Trained, plain_pytorch
-from torch import Tensor
+from _recipes import Trained, followed, plain_pytorch
 
-from isthmus import ConvergenceWarning, FullyConnected, from_torch
+from isthmus import FullyConnected, from_torch
 from isthmus.experiments.rank2023.figure_1 import RankFigure1
 from isthmus.measures import bottleneck_rank
 from isthmus.problems import teacher
-from isthmus.training import TrainingEvent, train
+from isthmus.training import TrainingResult
 
 
 @dataclass(frozen=True)
@@ -51,20 +48,6 @@ FULL = (
 QUICK = (Setting("quick", RankFigure1.quick(), 400, 100, 2),)
 
 
-def ours(net: FullyConnected, X: Tensor, Y: Tensor, ridge: float) -> dict[str, Any]:
-    """Our plan to its end: (seconds, loss at the full ridge) after each step, and how it ended."""
-    curve: list[tuple[float, float]] = []
-    start = time.perf_counter()
-
-    def watch(event: TrainingEvent) -> None:
-        curve.append((time.perf_counter() - start, event.cost + ridge * event.norm))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        result = train(net, X, Y, ridge=ridge, callbacks=[watch])
-    return {"curve": curve, "seconds": time.perf_counter() - start, "loss": result.loss, "state": result.state}
-
-
 def one(case: Setting, seed: int) -> dict[str, Any]:
     """All sides on one task."""
     s = case.setting
@@ -80,8 +63,8 @@ def one(case: Setting, seed: int) -> dict[str, Any]:
     def pytorch() -> Trained:
         return plain_pytorch(copy.deepcopy(start), X, Y, s.ridge, **steps, every=case.adam + case.descent)
 
-    def isthmus() -> dict[str, Any]:
-        return ours(net, X, Y, s.ridge)
+    def isthmus() -> tuple[TrainingResult, list[tuple[float, float]]]:
+        return followed(net, X, Y, s.ridge)
 
     for side in (("pytorch", pytorch), ("isthmus", isthmus))[:: 1 if seed % 2 == 0 else -1]:
         found[side[0]] = side[1]()
@@ -90,7 +73,8 @@ def one(case: Setting, seed: int) -> dict[str, Any]:
     found["jax"] = jitted_jax(start, X, Y, s.ridge, **steps, rate=rate) if jax_there() else None
     recipe, jax = found["pytorch"], found["jax"]
     target = min([recipe.loss] + ([jax["loss"]] if jax else []))
-    reached = next((t for t, loss in found["isthmus"]["curve"] if loss <= target), None)
+    result, curve = found["isthmus"]
+    reached = next((t for t, loss in curve if loss <= target), None)
     ranks = [bottleneck_rank(n.trace(X)).rank for n in (net, from_torch(recipe.module))]
     return {
         "task": case.name,
@@ -101,15 +85,15 @@ def one(case: Setting, seed: int) -> dict[str, Any]:
         "ours s": reached,
         "× PyTorch": recipe.seconds / reached if reached else None,
         "× JAX": jax["seconds"] / reached if reached and jax else None,
-        "ours end s": found["isthmus"]["seconds"],
-        "ours end loss": found["isthmus"]["loss"],
+        "ours end s": result.seconds,
+        "ours end loss": result.loss,
         "rank": ranks[0],
         "recipe's rank": ranks[1],
         "true rank": s.rank,
         "steps": [case.adam, case.descent],
         "rate": rate,
         "compiling s": jax["compiling"] if jax else None,
-        "state": found["isthmus"]["state"],
+        "state": result.state,
     }
 
 

@@ -12,20 +12,17 @@ criticality, kinks resolved, in float64: 0 at a critical point of the loss. Same
 from __future__ import annotations
 
 import copy
-import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from _bench import Gate, arguments, report
-from _recipes import plain_pytorch
+from _recipes import followed, plain_pytorch
 
-from isthmus import ConvergenceWarning, LeakyResNet, mechanics
+from isthmus import LeakyResNet, mechanics
 from isthmus.experiments.hamiltonian2024.figure_1 import DEEP, HamiltonianFigure1
 from isthmus.experiments.hamiltonian2024.trained import KINKS, Split, plan, ridge_of, split
 from isthmus.problems import teacher
-from isthmus.training import TrainingEvent, train
 
 
 @dataclass(frozen=True)
@@ -51,21 +48,6 @@ def residual(net: LeakyResNet, data: Split, ridge: float) -> tuple[float, float]
     return float(found.total_residual), float(found.spread)
 
 
-def ours(net: LeakyResNet, data: Split, ridge: float, steps: int, rate: float) -> list[tuple[float, float]]:
-    """Train in place by the figure's plan: (seconds, loss at the full ridge) after each step."""
-    curve: list[tuple[float, float]] = []
-    start = time.perf_counter()
-
-    def watch(event: TrainingEvent) -> None:
-        curve.append((time.perf_counter() - start, event.cost + ridge * event.norm))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        phases = plan(net, data.Y, ridge, steps, rate, 4 * steps)
-        train(net, data.X, data.Y, ridge=ridge, phases=phases, callbacks=[watch])
-    return curve
-
-
 def one(case: Setting) -> dict[str, Any]:
     """Both sides on one network."""
     s = case.setting
@@ -75,7 +57,8 @@ def one(case: Setting) -> dict[str, Any]:
     net = LeakyResNet(s.d_in, s.d_out, s.width, s.layers, DEEP, steps="adaptive", generator=generator)
     ridge = ridge_of(s.settings, DEEP)
     twin = copy.deepcopy(net)
-    curve = ours(net, data, ridge, s.steps, s.learning_rate)
+    phases = plan(net, data.Y, ridge, s.steps, s.learning_rate, 4 * s.steps)
+    _, curve = followed(net, data.X, data.Y, ridge, phases)
     recipe = plain_pytorch(twin, data.X, data.Y, ridge, adam=case.adam, descent=case.descent, every=100)
     reached = next((seconds for seconds, loss in curve if loss <= recipe.loss), None)
     near, spread = residual(net, data, ridge)

@@ -12,6 +12,8 @@ from isthmus._checks import as_tensor, check_integer, check_number, fail
 
 #: Bytes that a chunked computation may hold in one intermediate, unless told otherwise.
 CHUNK_BYTES = 2**28
+#: Of one product in a chain of them: about what the cache of a core holds.
+CACHE_BYTES = 2**21
 
 
 def matrix(who: str, name: str, value: Any) -> Tensor:

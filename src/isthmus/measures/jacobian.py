@@ -11,11 +11,8 @@ from torch import Tensor
 
 from isthmus._checks import as_matrix, check_number
 from isthmus._cite import cites
-from isthmus.linalg import CHUNK_BYTES, chunk_rows, rank_tolerance
+from isthmus.linalg import CACHE_BYTES, CHUNK_BYTES, chunk_rows, rank_tolerance
 from isthmus.trace import Network, Trace
-
-#: Of one product: about what the cache of a core holds.
-BLOCK_BYTES = 2**21
 
 
 @torch.no_grad()
@@ -36,7 +33,7 @@ def jacobian_of_trace(trace: Trace) -> Tensor:
         J.copy_(first)
     # In blocks whose products stay in the cache, and in memory taken once.
     widest = max(M.shape[1] for M in chain)
-    block = chunk_rows(N, float(first.element_size() * rows * widest), BLOCK_BYTES)
+    block = chunk_rows(N, float(first.element_size() * rows * widest), CACHE_BYTES)
     room = [first.new_empty(block * rows * widest) for _ in range(2)]
     for start in range(0, N, block) if rest else ():
         part = slice(start, min(start + block, N))

@@ -22,12 +22,9 @@ from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, c
 from isthmus._cite import cites
 from isthmus._errors import DataError
 from isthmus._forward_mode import load_forward_mode
-from isthmus.linalg import CHUNK_BYTES, chunk_rows
+from isthmus.linalg import CACHE_BYTES, CHUNK_BYTES, chunk_rows
 from isthmus.objective import LOSSES, cost
 from isthmus.trace import Network, Trace
-
-#: Of one backward product: about what the cache of a core holds.
-BLOCK_BYTES = 2**21
 
 
 @cites("bottleneck2023", "Thm. 7, proof", ids=("Q-ntk",))
@@ -53,7 +50,7 @@ def _ntk_trace_of(trace: Trace) -> Tensor:
     total = sizes[L - 1] * d_out
     derivatives = [trace.derivative(ell) for ell in range(1, L)]
     # The product is masked and squared while it is still in the cache, and goes back and forth between two buffers.
-    block = chunk_rows(trace.samples, total.element_size() * d_out * widest, BLOCK_BYTES)
+    block = chunk_rows(trace.samples, total.element_size() * d_out * widest, CACHE_BYTES)
     buffers = [total.new_empty(block * d_out * widest) for _ in range(2)]
     for start in range(0, trace.samples, block):
         rows = slice(start, min(start + block, trace.samples))

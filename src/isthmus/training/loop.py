@@ -277,12 +277,12 @@ class _Training:
                     adaptive.adapt(objective, [self.good])
                     optimiser.forget()
                 ridge = self.ridge * phase.ridge_factor(self.inside)
-                spare.copy_(objective.theta)
+                before = None if newton else spare.copy_(objective.theta)
                 value = optimiser.step(objective, self.inside, ridge)
                 if self.exploded(value, ridge, newton):
                     return self.diverged(objective, value)
                 # What was evaluated and found finite: the point before the move, except for quasi-Newton steps.
-                self.good, spare = (spare.copy_(objective.theta) if newton else spare), self.good
+                self.good, spare = spare.copy_(objective.theta) if before is None else before, self.good
                 stopped = self.record(value, ridge)
                 pending += 1
                 now = time.monotonic()
