@@ -13,9 +13,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 demo: $(VENV)/.installed
 	$(BIN)/isthmus demo
 
-# The types are checked meanwhile, by a process that uses one core for more than a minute.
+# The types are checked meanwhile, by a process that uses one core for more than a minute; what it says comes last, where
+# it is seen.
 test: style
-	$(BIN)/pyright & types=$$!; $(PYTEST); tests=$$?; wait $$types && exit $$tests
+	$(BIN)/pyright > $(VENV)/types.txt & types=$$!; $(PYTEST); tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests + types))
 
 # The results are kept in git: they take too long to be repeated at every change.
 test-full: check
