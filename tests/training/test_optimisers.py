@@ -77,7 +77,7 @@ class Quadratic:
         self.H, self.c, self.theta, self.X, self.evaluations = H, c, theta.clone(), torch.zeros(1, 1), 0
         self.net = None
 
-    def __call__(self, ridge, batch=None):
+    def __call__(self, ridge, batch=None, into=None):
         from isthmus.training.flat import Value
 
         self.evaluations += 1

@@ -16,28 +16,19 @@ from torch import Tensor, nn
 
 from isthmus.networks import FullyConnected, Hourglass, LeakyResNet
 from isthmus.objective import cost
+from isthmus.training.packed import Packed, pays, room
 
 # In place and in one pass, which no public function does; the derivative at 0 is that below 0, as in autograd.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _leaky_backward = torch.ops.aten.leaky_relu_backward.grad_input
 
 
-class Layer:
-    """A weight, its bias and their gradients, all views into flat vectors."""
-
-    def __init__(self, W: Tensor, b: Tensor | None, gW: Tensor, gb: Tensor | None) -> None:
-        self.W, self.b, self.gW = W, b, gW
-        self.transposed = W.mT
-        self.gb = None if gb is None else gb[None]
-
-    def add_gradient(self, G: Tensor, A: Tensor, ones: Tensor, *, first: bool, scale: float = 1.0) -> None:
-        """Add scale·GᵀA, the gradient of the weight, and that of the bias; ``first`` writes over what is there."""
-        # The gradient of a bias is a product with ones: row after row that is faster than a sum.
-        for into, left, right in ((self.gW, G.mT, A), (self.gb, ones, G)):
-            if into is not None and first and scale == 1.0:
-                torch.mm(left, right, out=into)
-            elif into is not None:
-                into.addmm_(left, right, beta=0.0 if first else 1.0, alpha=scale)
+def add_product(into: Tensor, left: Tensor, right: Tensor, *, first: bool, scale: float = 1.0) -> None:
+    """Add scale·left·right; ``first`` writes over what is there."""
+    if first and scale == 1.0:
+        torch.mm(left, right, out=into)
+    else:
+        into.addmm_(left, right, beta=0.0 if first else 1.0, alpha=scale)
 
 
 class Direct(ABC):
@@ -55,18 +46,15 @@ class Direct(ABC):
     def __init__(self, loss: str, like: Tensor, rows: int) -> None:
         self.loss, self.rows, self.like = loss, rows, like
         self.all_ones = like.new_ones(1, rows)
-        self.ones = self.all_ones
         self.factors: dict[tuple[float, int], float] = {}
 
-    def memory(self, widths: Sequence[int]) -> list[Tensor]:
-        """Room for all rows, for each width."""
-        return [self.like.new_empty(self.rows * width) for width in widths]
+    def ones(self, count: int) -> Tensor:
+        """A row of ones: with it the gradient of a bias is a product, which is faster than a sum over rows."""
+        return self.all_ones[:, :count]
 
     @torch.inference_mode()
     def add(self, X: Tensor, Y: Tensor, share: float, *, first: bool = False) -> float:
         """``share`` × the mean cost of these rows; its gradient is added, or written over if ``first``."""
-        if len(X) != self.ones.shape[1]:
-            self.ones = self.all_ones[:, : len(X)]
         outputs = self.forward(X)
         value, G = self._head(outputs, Y, share)
         self.backward(X, G, first=first)
@@ -127,45 +115,74 @@ class DirectChain(Direct):
     ) -> None:
         super().__init__(loss, values[0], rows)
         depth, self.dims, self.slopes = len(net.dims) - 1, net.dims, net.slopes
-        bs, gbs = (v[depth:] if net.bias else [None] * depth for v in (values, gradients))
-        self.layers = [Layer(*parts) for parts in zip(values, bs, gradients, gbs)]
-        self.activations = self.memory(net.dims[1:])
+        self.Ws, self.biases = values[:depth], values[depth:]
+        self.weight_gradients, self.bias_gradients = gradients[:depth], [g[None] for g in gradients[depth:]]
+        self.pack, self.transposed = None, [W.mT for W in self.Ws]
+        if self.biases and pays(max(self.dims), rows, self.like):
+            self.pack = Packed(self.Ws, self.biases, self.weight_gradients, gradients[depth:])
+            self.transposed, self.weight_gradients = [W.mT for W in self.pack.weights], self.pack.gradients
+            # They are in the weights.
+            self.biases, self.bias_gradients = [], []
+            self.rooms = [room(rows, n, self.like) for n in self.dims[:-1]]
+        else:
+            self.rooms = [self.like.new_empty(rows, n) for n in self.dims[1:-1]]
+        self.outputs = self.like.new_empty(rows, self.dims[-1])
         # Two are enough on the way back; so they stay in the cache.
-        self.cotangents = self.memory([max(net.dims)] * 2)
+        widest = max((memory.shape[1] for memory in self.rooms), default=0)
+        self.cotangents = [self.like.new_zeros(rows * widest) for _ in range(2)]
         self.count = 0
+        self.seen: Tensor | None = None
+        # For the rows of a call: what products read and write; cotangents whole, their columns, and these transposed.
+        self.inputs: list[Tensor] = []
         self.results: list[Tensor] = []
-        self.pulled: list[Tensor] = []
+        self.pulled: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def _shape(self, count: int) -> None:
-        """The memory as matrices of ``count`` rows: in small networks making them takes as long as using them."""
-        if count != self.count:
-            back = [self.cotangents[i % 2] for i in range(len(self.layers))]
-            self.results, self.pulled = (
-                [memory[: count * n].view(count, n) for memory, n in zip(memories, widths)]
-                for memories, widths in ((self.activations, self.dims[1:]), (back, self.dims))
-            )
-            self.count = count
+    def _shape(self, X: Tensor) -> None:
+        """Matrices of as many rows, X in the first: in small networks making them takes as long as using them."""
+        if len(X) != self.count:
+            self.count, self.seen = len(X), None
+            rooms = [memory[: self.count] for memory in self.rooms]
+            self.inputs = rooms if self.pack else [X, *rooms]
+            columns = [A[:, :n] for A, n in zip(self.inputs, self.dims)]
+            self.results = [*columns[1:], self.outputs[: self.count]]
+            wholes = [self.cotangents[i % 2][: A.numel()].view(A.shape) for i, A in enumerate(self.inputs[1:])]
+            parts = [whole[:, :n] for whole, n in zip(wholes, self.dims[1:])]
+            self.pulled = [(whole, part, part.mT) for whole, part in zip(wholes, parts)]
+        # It is held until another comes: the same tensor, which nobody changes, has the same numbers.
+        if X is not self.seen:
+            self.seen = X
+            if self.pack:
+                self.inputs[0][:, : self.dims[0]] = X
+            else:
+                self.inputs[0] = X
 
     def forward(self, X: Tensor) -> Tensor:
         """The outputs."""
-        self._shape(len(X))
-        A = X
-        for index, (layer, Z) in enumerate(zip(self.layers, self.results)):
-            A = torch.mm(A, layer.transposed, out=Z)
-            if layer.b is not None:
-                A.add_(layer.b)
+        self._shape(X)
+        if self.pack:
+            self.pack.read()
+        for index, (A, W, Z) in enumerate(zip(self.inputs, self.transposed, self.results)):
+            torch.mm(A, W, out=Z)
+            if self.biases:
+                Z.add_(self.biases[index])
             if index < len(self.slopes):
-                activate_(A, self.slopes[index])
-        return A
+                activate_(self.inputs[index + 1], self.slopes[index])
+        return self.results[-1]
 
-    def backward(self, X: Tensor, G: Tensor, *, first: bool) -> None:
+    def backward(self, X: Tensor, G: Tensor, *, first: bool) -> None:  # noqa: ARG002
         """From the last layer to the first."""
-        for index in range(len(self.layers) - 1, 0, -1):
-            layer, A = self.layers[index], self.results[index - 1]
-            layer.add_gradient(G, A, self.ones, first=first)
-            G = torch.mm(G, layer.W, out=self.pulled[index])
-            pull_back_(G, A, self.slopes[index - 1])
-        self.layers[0].add_gradient(G, X, self.ones, first=first)
+        across, ones = G.mT, self.ones(len(G))
+        for index in range(len(self.Ws) - 1, -1, -1):
+            A = self.inputs[index]
+            add_product(self.weight_gradients[index], across, A, first=first)
+            if self.bias_gradients:
+                add_product(self.bias_gradients[index], ones, G, first=first)
+            if index:
+                whole, part, across = self.pulled[index - 1]
+                G = torch.mm(G, self.Ws[index], out=part)
+                pull_back_(whole, A, self.slopes[index - 1])
+        if self.pack:
+            self.pack.write()
 
 
 class DirectLeaky(Direct):
@@ -180,18 +197,16 @@ class DirectLeaky(Direct):
         super().__init__(loss, values[0], rows)
         self.net = net
         self.learned = net.embed == "learned"
-        own = 2 if self.learned else 0
-        maps = [Layer(W, None, gW, None) for W, gW in zip(values[:own], gradients[:own])]
-        self.maps = maps or [Layer(W, None, W, None) for W in (net.W_in, net.W_out)]
-        rest = values[own:], gradients[own:]
-        if net.bias:
-            self.layers = [Layer(V, b, gV, gb) for V, b, gV, gb in zip(*(v[i::2] for v in rest for i in (0, 1)))]
-        else:
-            self.layers = [Layer(V, None, gV, None) for V, gV in zip(*rest)]
-        self.activations = self.memory([net.width] * net.layers)
-        self.paths = self.memory([net.width] * 2)
-        self.outputs = self.memory([net.d_out])[0]
-        self.scaled = torch.empty_like(self.layers[0].W)
+        own, each = 2 if self.learned else 0, 2 if net.bias else 1
+        self.W_in, self.W_out = values[:own] or (net.W_in, net.W_out)
+        self.map_gradients = gradients[:own]
+        self.Vs, self.biases = values[own::each], values[own + 1 :: each] if net.bias else []
+        rest = gradients[own:]
+        self.weight_gradients, self.bias_gradients = rest[::each], [g[None] for g in rest[1::2]] if net.bias else []
+        self.transposed = [V.mT for V in self.Vs]
+        self.activations = [self.like.new_empty(rows, net.width) for _ in range(net.layers)]
+        self.paths = [self.like.new_empty(rows, net.width) for _ in range(2)]
+        self.outputs = self.like.new_empty(rows, net.d_out)
         self.lengths: list[tuple[float, float]] = []
         self.count = 0
         self.inputs: list[Tensor] = []
@@ -199,43 +214,44 @@ class DirectLeaky(Direct):
 
     def _shape(self, count: int) -> None:
         if count != self.count:
-            self.inputs, self.rooms = (
-                [memory[: count * self.net.width].view(count, self.net.width) for memory in memories]
-                for memories in (self.activations, self.paths)
-            )
+            self.inputs, self.rooms = ([m[:count] for m in memories] for memories in (self.activations, self.paths))
             self.count = count
 
     def forward(self, X: Tensor) -> Tensor:
         """The outputs."""
-        net, count = self.net, len(X)
-        self._shape(count)
+        net = self.net
+        self._shape(len(X))
         # Lengths can change between two calls.
         self.lengths = [(1.0 - rho * net.effective_depth, math.sqrt(rho)) for rho in net.rho.tolist()]
-        A = torch.mm(X, self.maps[0].transposed, out=self.rooms[0])
-        for layer, S, (keep, root) in zip(self.layers, self.inputs, self.lengths):
+        A = torch.mm(X, self.W_in.mT, out=self.rooms[0])
+        for index, (V, S, (keep, root)) in enumerate(zip(self.transposed, self.inputs, self.lengths)):
             if net.slope == 0.0:
                 torch.clamp_min(A, 0.0, out=S)
             else:
                 activate_(S.copy_(A), net.slope)
-            A.addmm_(S, layer.transposed, beta=keep, alpha=root)
-            if layer.b is not None:
-                A.add_(layer.b, alpha=root)
-        return torch.mm(A, self.maps[1].transposed, out=self.outputs[: count * net.d_out].view(count, net.d_out))
+            A.addmm_(S, V, beta=keep, alpha=root)
+            if self.biases:
+                A.add_(self.biases[index], alpha=root)
+        return torch.mm(A, self.W_out.mT, out=self.outputs[: len(X)])
 
     def backward(self, X: Tensor, G: Tensor, *, first: bool) -> None:
         """From the end of the path to its beginning."""
         here, other = self.rooms
+        ones = self.ones(len(G))
         if self.learned:
-            self.maps[1].add_gradient(G, here, self.ones, first=first)
+            add_product(self.map_gradients[1], G.mT, here, first=first)
         # The end of the path is not needed any more, and is overwritten.
-        G = torch.mm(G, self.maps[1].W, out=here)
-        for layer, S, (keep, root) in zip(self.layers[::-1], self.inputs[::-1], self.lengths[::-1]):
-            layer.add_gradient(G, S, self.ones, first=first, scale=root)
-            H = torch.mm(G, torch.mul(layer.W, root, out=self.scaled), out=other)
+        G = torch.mm(G, self.W_out, out=here)
+        for index in range(len(self.Vs) - 1, -1, -1):
+            S, (keep, root) = self.inputs[index], self.lengths[index]
+            add_product(self.weight_gradients[index], G.mT, S, first=first, scale=root)
+            if self.bias_gradients:
+                add_product(self.bias_gradients[index], ones, G, first=first, scale=root)
+            H = other.addmm_(G, self.Vs[index], beta=0.0, alpha=root)
             pull_back_(H, S, self.net.slope)
             G, other = H.add_(G, alpha=keep), G
         if self.learned:
-            self.maps[0].add_gradient(G, X, self.ones, first=first)
+            add_product(self.map_gradients[0], G.mT, X, first=first)
 
 
 def direct_for(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from isthmus.training.direct import direct_for
 
 @dataclass(frozen=True)
 class Value:
-    """Loss = cost + ridge·‖θ‖² at a point, with its gradient and that of the cost alone (new tensors)."""
+    """Loss = cost + ridge·‖θ‖² at a point, with its gradient and that of the cost alone."""
 
     loss: float
     cost: float
@@ -31,7 +32,7 @@ class Value:
         gradient = self.cost_gradient.add(theta, alpha=2.0 * ridge)
         return Value(self.cost + ridge * self.norm, self.cost, self.norm, gradient, self.cost_gradient)
 
-    @property
+    @cached_property
     def finite(self) -> bool:
         """Whether loss and gradient are finite."""
         # A sum is finite only if its terms are; one pass, where asking each of them takes three.
@@ -76,8 +77,12 @@ class FlatObjective:
                 data.copy_(p.data)
                 p.data, p.grad = data, grad
 
-    def __call__(self, ridge: float, batch: Tensor | None = None) -> Value:
-        """Value and gradient at ``theta`` over all samples, or over the rows ``batch``."""
+    def __call__(self, ridge: float, batch: Tensor | None = None, *, into: Tensor | None = None) -> Value:
+        """Value and gradient at ``theta`` over all samples, or over the rows ``batch``.
+
+        The gradients are new tensors. With ``into`` the gradient is written there, and that of the cost alone is the
+        objective's own memory, which the next call overwrites.
+        """
         X, Y = (self.X, self.Y) if batch is None else (self.X[batch], self.Y[batch])
         parts = zip(X.split(self.rows), Y.split(self.rows)) if len(X) > self.rows else [(X, Y)]
         if self.direct is not None:
@@ -88,8 +93,9 @@ class FlatObjective:
         total = sum(shares)
         self.evaluations += 1
         norm = float(self.theta @ self.theta)
-        own = self.buffer.clone()
-        return Value(total, total, norm, own, own).at_ridge(ridge, self.theta)
+        own = self.buffer.clone() if into is None else self.buffer
+        gradient = torch.add(own, self.theta, alpha=2.0 * ridge, out=into)
+        return Value(total + ridge * norm, total, norm, gradient, own)
 
     def _by_autograd(self, X: Tensor, Y: Tensor, share: float) -> float:
         with torch.enable_grad():

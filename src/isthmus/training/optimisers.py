@@ -52,8 +52,8 @@ def adam_(theta: Tensor, g: Tensor, mean: Tensor, square: Tensor, step: int, rat
     PyTorch's fused kernel, called itself: one pass over what takes eight otherwise, and the function around it takes as
     long as a small network's step.
     """
-    count = torch.tensor(step + 1.0, device=theta.device)
-    torch.ops.aten._fused_adam_(
+    count = torch.full((), step + 1.0, device=theta.device)
+    torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
         [theta],
         [g],
         [mean],
@@ -75,6 +75,7 @@ class FirstOrder:
 
     def __init__(self, phase: Phase, theta: Tensor, generator: torch.Generator) -> None:
         self.phase, self.generator = phase, generator
+        self.gradient = torch.empty_like(theta)
         self.state = OptimiserState()
         if phase.method == "adam":
             self.state.tensors = {"mean": torch.zeros_like(theta), "square": torch.zeros_like(theta)}
@@ -115,8 +116,11 @@ class FirstOrder:
 
     @torch.no_grad()
     def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
-        """Evaluate at θ, then move θ; the value returned is that before the move. No move from a non-finite value."""
-        value = objective(ridge, self.batch(len(objective.X)))
+        """Evaluate at θ, then move θ; the value returned is that before the move. No move from a non-finite value.
+
+        Its gradients are overwritten by the next step.
+        """
+        value = objective(ridge, self.batch(len(objective.X)), into=self.gradient)
         if not value.finite:
             return value
         theta, g, rate = objective.theta, value.gradient, self.phase.rate(step)

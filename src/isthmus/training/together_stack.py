@@ -80,7 +80,7 @@ class StackedMeanSquare:
     """(1/N)Σ‖f_i(x) − y‖² + ridge_i·‖θ_i‖² of networks i of one shape, parameters as rows of ``theta`` (B, P).
 
     Rows are laid out W_1 … W_L, b_1 … b_L. Activations are taken once and overwritten at every evaluation, as in
-    :class:`~.direct.DirectMeanSquare`, and samples are taken in parts where they would need too much memory.
+    :class:`~.direct.DirectChain`, and samples are taken in parts where they would need too much memory.
 
     Parameters
     ----------
