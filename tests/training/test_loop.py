@@ -147,6 +147,15 @@ def test_weights_that_are_not_finite_are_diverged():
         assert quiet(net, *task(), phases=phases).state == "diverged"
 
 
+def test_weights_of_which_the_square_overflows_are_diverged():
+    net = network((4, 6, 6, 6, 3))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1e160)
+    for phases in (None, [Phase("lbfgs", 5)]):
+        assert quiet(net, *task(), phases=phases).state == "diverged"
+
+
 def test_a_rising_ridge_is_not_an_explosion():
     """From a fitted network the loss may rise by any factor with the ridge: compared at the same ridge."""
     net = linear_net([1.0], [4, 6, 3])

@@ -95,7 +95,9 @@ class LBFGS:
         These directions are the slowest of all for a quasi-Newton method: the cost is exactly flat along them.
         """
         net = objective.net
-        if self.metric is None or not isinstance(net, FullyConnected) or not bool(objective.theta.isfinite().all()):
+        if self.metric is None or not isinstance(net, FullyConnected):
+            return
+        if not math.isfinite(float(objective.theta.double().square().sum())):
             return
         with warnings.catch_warnings():
             # Any rescaling keeps the function: a not quite least norm is as good a start.
