@@ -1,4 +1,4 @@
-"""The gradient without a graph is autograd's: to rounding, and for the weights of unpacked chains to the bit."""
+"""The gradient without a graph is autograd's, to rounding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from isthmus.training.flat import FlatObjective
 from tools import assert_close, gaussian, generator, random_net
 
 DIMS = [(5, 7, 3), (3, 1), (4, 9, 5, 3, 3, 1), (2, 3, 80, 3, 2), (5, 6, 6, 6, 3, 3, 3)]
-# For 37 rows: 7 neurons would want 42.
-PACKED = [False, True, False, False, True]
 
 
 def hourglass(slope=0.0, bias=1.0, *, dtype=torch.float64):
@@ -33,10 +31,6 @@ def leaky(slope=0.0, bias=1.0, *, layers=5, embed="fixed", dtype=torch.float64, 
 
 def chain():
     return random_net((5, 40, 40, 3))
-
-
-def packed():
-    return random_net((5, 6, 6, 6, 3))
 
 
 def data(net, rows=37, *, dtype=torch.float64):
@@ -79,37 +73,8 @@ def test_chains(dims, slope, bias, dtype):
     agree(*both_ways(net, X, torch.arange(len(X)) % dims[-1], "cross_entropy"), dtype)
 
 
-@pytest.mark.parametrize("dims", [(5, 7, 3), (3, 16), (4, 9, 5, 3, 3, 1)])
-def test_weights_of_unpacked_chains_to_the_bit(dims):
-    """On one thread, as tests run, the same products are summed in the same order."""
-    net = random_net(dims, dtype=torch.float32)
-    one, other = both_ways(net, *data(net, dtype=torch.float32))
-    weights = sum(W.numel() for W in net.Ws)
-    assert torch.equal(one.gradient[:weights], other.gradient[:weights])
-
-
-@pytest.mark.parametrize(("dims", "expected"), list(zip(DIMS, PACKED, strict=True)))
-def test_what_is_packed(dims, expected):
-    """Rows that do not fill lines, and enough of them; networks without biases have nothing to pack."""
-    for bias, wanted in ((1.0, expected), (0.0, False)):
-        net = random_net(dims, bias=bias)
-        assert (FlatObjective(net, *data(net), "mse").direct.pack is not None) == wanted
-
-
-@pytest.mark.parametrize(("width", "dtype", "wanted"), [(8, torch.float64, False), (8, torch.float32, True)])
-def test_whole_lines_are_not_padded(width, dtype, wanted):
-    net = random_net((5, width, 3), dtype=dtype)
-    assert (FlatObjective(net, *data(net, 80, dtype=dtype), "mse").direct.pack is not None) == wanted
-
-
-def test_equal_layers_are_copied_together():
-    """(5, 6), two of (6, 6), (6, 3), two of (3, 3): four copies of weights and four of biases."""
-    pack = FlatObjective(random_net(DIMS[-1]), *data(random_net(DIMS[-1])), "mse").direct.pack
-    assert [len(flat) for _, flat in pack.values] == [1, 1, 2, 2, 1, 1, 2, 2]
-
-
 def test_inputs_are_taken_anew_when_they_are_others():
-    net = packed()
+    net = chain()
     X, Y = data(net)
     objective = FlatObjective(net, X, Y, "mse")
     with objective.attached():
@@ -149,7 +114,7 @@ def test_leaky_resnets_follow_steps_that_change():
 
 
 @pytest.mark.parametrize("rows", [1, 6, 12, 36, 37])
-@pytest.mark.parametrize("make", [hourglass, leaky, chain, packed])
+@pytest.mark.parametrize("make", [hourglass, leaky, chain])
 def test_in_several_chunks_and_for_a_batch(make, rows):
     net = make()
     X, Y = data(net)
@@ -161,7 +126,7 @@ def test_in_several_chunks_and_for_a_batch(make, rows):
     assert_close(one.gradient, other.gradient)
 
 
-@pytest.mark.parametrize("make", [hourglass, leaky, chain, packed])
+@pytest.mark.parametrize("make", [hourglass, leaky, chain])
 def test_twice_half_is_once(make):
     net = make()
     X, Y = data(net, 8)
@@ -218,7 +183,7 @@ def test_no_memory_is_taken_in_a_step():
         for _ in range(2):
             objective(0.0)
             direct = objective.direct
-            places.append([A.data_ptr() for A in (*direct.results, *(part for _, part, _ in direct.pulled))])
+            places.append([A.data_ptr() for A in (*direct.results, *(G for _, G, _ in direct.pulled))])
     assert places[0] == places[1]
 
 

@@ -16,73 +16,104 @@ from torch import Tensor, nn
 
 from isthmus.networks import FullyConnected, Hourglass, LeakyResNet
 from isthmus.objective import cost
-from isthmus.training.packed import Packed, pays, room
+from isthmus.training.blocks import Rows, Shares, add_product, block_count, multiply, multiply_add
 
 # In place and in one pass, which no public function does; the derivative at 0 is that below 0, as in autograd.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _leaky_backward = torch.ops.aten.leaky_relu_backward.grad_input
 
 
-def add_product(into: Tensor, left: Tensor, right: Tensor, *, first: bool, scale: float = 1.0) -> None:
-    """Add scale·left·right; ``first`` writes over what is there."""
-    if first and scale == 1.0:
-        torch.mm(left, right, out=into)
-    else:
-        into.addmm_(left, right, beta=0.0 if first else 1.0, alpha=scale)
-
-
 class Direct(ABC):
-    """Cost of some rows and its gradient, for parameters that are ``values`` and gradients that are ``gradients``.
+    """Cost of some rows and its gradient.
 
     Parameters
     ----------
     loss : str
-    like : Tensor
-        Of the dtype and device of the parameters.
+    values : sequence of Tensor
+        The parameters.
+    kinds : sequence of lists of Tensor
+        Where their gradients are put, those of equal layers side by side: views into a flat vector.
     rows : int
         The largest number of rows of a call.
+    width : int
+        Number of outputs.
     """
 
-    def __init__(self, loss: str, like: Tensor, rows: int) -> None:
-        self.loss, self.rows, self.like = loss, rows, like
-        self.all_ones = like.new_ones(1, rows)
-        self.factors: dict[tuple[float, int], float] = {}
-
-    def ones(self, count: int) -> Tensor:
-        """A row of ones: with it the gradient of a bias is a product, which is faster than a sum over rows."""
-        return self.all_ones[:, :count]
+    def __init__(
+        self, loss: str, values: Sequence[Tensor], kinds: Sequence[Sequence[Tensor]], rows: int, width: int
+    ) -> None:
+        self.loss, self.like = loss, values[0]
+        self.blocks = block_count(rows, self.like)
+        self.shares = Shares(kinds, self.blocks)
+        #: Rows of all memory.
+        self.room = Rows(self.blocks, rows).total
+        self.rows = Rows(self.blocks, 0)
+        self.all_ones = self.like.new_ones(1, self.room)
+        # With such a row the gradient of a bias is a product, which is faster than a sum over rows.
+        self.ones = self.all_ones
+        # Memory for the outputs and for their squared errors; then these of the rows of a call, and all divided.
+        self.memory = [self.like.new_empty(self.room, width) for _ in range(2)]
+        self.outputs, self.squares = self.memory
+        self.divided = self.outputs
+        self.factors: dict[tuple[float, int], Tensor] = {}
+        self.seen: Tensor | None = None
 
     @torch.inference_mode()
     def add(self, X: Tensor, Y: Tensor, share: float, *, first: bool = False) -> float:
         """``share`` × the mean cost of these rows; its gradient is added, or written over if ``first``."""
-        outputs = self.forward(X)
-        value, G = self._head(outputs, Y, share)
-        self.backward(X, G, first=first)
+        if len(X) != self.rows.count:
+            self.rows, self.seen = Rows(self.blocks, len(X)), None
+            total = self.rows.total
+            self.ones = self.rows.divide(self.all_ones[:, :total].mT).mT
+            self.outputs, self.squares = (memory[: len(X)] for memory in self.memory)
+            self.divided = self.rows.divide(self.memory[0][:total])
+            self.shape()
+        # It is held until another comes: the same tensor, which nobody changes, has the same numbers.
+        if X is not self.seen:
+            self.seen = X
+            self.take(X)
+        self.forward()
+        value = self._head(Y, share)
+        if self.rows.total > len(X):
+            # What the rows of zeros gave counts for nothing.
+            self.memory[0][len(X) : self.rows.total] = 0.0
+        self.backward(self.divided, beta=0.0 if first else 1.0)
+        self.shares.sum()
         return value
 
     @abstractmethod
-    def forward(self, X: Tensor) -> Tensor:
-        """The outputs; what the way back needs is kept."""
+    def shape(self) -> None:
+        """The number of rows is another one: make the views of memory that a call needs."""
 
     @abstractmethod
-    def backward(self, X: Tensor, G: Tensor, *, first: bool) -> None:
-        """The gradient, from that of the outputs, which may be overwritten."""
+    def take(self, X: Tensor) -> None:
+        """These are the inputs from now on."""
 
-    def _head(self, outputs: Tensor, Y: Tensor, share: float) -> tuple[float, Tensor]:
-        """Cost and its derivative by the outputs."""
+    @abstractmethod
+    def forward(self) -> None:
+        """The outputs, into their memory; what the way back needs is kept."""
+
+    @abstractmethod
+    def backward(self, G: Tensor, *, beta: float) -> None:
+        """The gradient, from that of the outputs (divided into blocks), added to ``beta`` × what is there."""
+
+    def _head(self, Y: Tensor, share: float) -> float:
+        """The cost; its derivative by the outputs is written over them."""
+        G = self.outputs
         if self.loss != "mse":
             with torch.inference_mode(False), torch.enable_grad():
-                leaf = outputs.clone().requires_grad_()
+                leaf = G.clone().requires_grad_()
                 value = cost(leaf, Y, self.loss) * share
-                return float(value.detach()), torch.autograd.grad(value, leaf)[0]
-        G = outputs.sub_(Y)
-        value = float(G.square().sum())
-        return share * value / len(G), G.mul_(self._factor(share, len(G)))
+                G.copy_(torch.autograd.grad(value, leaf)[0])
+            return float(value.detach())
+        value = float(torch.mul(G.sub_(Y), G, out=self.squares).sum())
+        G.mul_(self._factor(share, len(G)))
+        return share * value / len(G)
 
-    def _factor(self, share: float, count: int) -> float:
+    def _factor(self, share: float, count: int) -> Tensor:
         """2·share/N, rounded where autograd rounds: in the dtype of the cost, before it is doubled."""
         if (share, count) not in self.factors:
-            self.factors[share, count] = 2.0 * float(self.like.new_tensor(share) / count)
+            self.factors[share, count] = 2.0 * (self.like.new_tensor(share) / count)
         return self.factors[share, count]
 
 
@@ -113,76 +144,59 @@ class DirectChain(Direct):
         gradients: Sequence[Tensor],
         rows: int,
     ) -> None:
-        super().__init__(loss, values[0], rows)
         depth, self.dims, self.slopes = len(net.dims) - 1, net.dims, net.slopes
-        self.Ws, self.biases = values[:depth], values[depth:]
-        self.weight_gradients, self.bias_gradients = gradients[:depth], [g[None] for g in gradients[depth:]]
-        self.pack, self.transposed = None, [W.mT for W in self.Ws]
-        if self.biases and pays(max(self.dims), rows, self.like):
-            self.pack = Packed(self.Ws, self.biases, self.weight_gradients, gradients[depth:])
-            self.transposed, self.weight_gradients = [W.mT for W in self.pack.weights], self.pack.gradients
-            # They are in the weights.
-            self.biases, self.bias_gradients = [], []
-            self.rooms = [room(rows, n, self.like) for n in self.dims[:-1]]
-        else:
-            self.rooms = [self.like.new_empty(rows, n) for n in self.dims[1:-1]]
-        self.outputs = self.like.new_empty(rows, self.dims[-1])
+        into = gradients[:depth], gradients[depth:]
+        super().__init__(loss, values, into, rows, self.dims[-1])
+        Ws, self.biases = values[:depth], values[depth:]
+        self.weight_gradients, biases = self.shares.kinds
+        self.bias_gradients = [g[..., None, :] for g in biases]
+        self.Ws = [self.rows.repeat(W) for W in Ws]
+        self.transposed = [W.mT for W in self.Ws]
+        self.memories = [self.like.new_empty(self.room, n) for n in self.dims[1:-1]]
         # Two are enough on the way back; so they stay in the cache.
-        widest = max((memory.shape[1] for memory in self.rooms), default=0)
-        self.cotangents = [self.like.new_zeros(rows * widest) for _ in range(2)]
-        self.count = 0
-        self.seen: Tensor | None = None
-        # For the rows of a call: what products read and write; cotangents whole, their columns, and these transposed.
+        widest = max(self.dims[1:-1], default=0)
+        self.cotangents = [self.like.new_zeros(self.room * widest) for _ in range(2)]
+        # For the rows of a call: what products read and write, divided; activations whole; cotangents whole, divided,
+        # and these transposed.
         self.inputs: list[Tensor] = []
         self.results: list[Tensor] = []
+        self.activations: list[Tensor] = []
         self.pulled: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def _shape(self, X: Tensor) -> None:
-        """Matrices of as many rows, X in the first: in small networks making them takes as long as using them."""
-        if len(X) != self.count:
-            self.count, self.seen = len(X), None
-            rooms = [memory[: self.count] for memory in self.rooms]
-            self.inputs = rooms if self.pack else [X, *rooms]
-            columns = [A[:, :n] for A, n in zip(self.inputs, self.dims)]
-            self.results = [*columns[1:], self.outputs[: self.count]]
-            wholes = [self.cotangents[i % 2][: A.numel()].view(A.shape) for i, A in enumerate(self.inputs[1:])]
-            parts = [whole[:, :n] for whole, n in zip(wholes, self.dims[1:])]
-            self.pulled = [(whole, part, part.mT) for whole, part in zip(wholes, parts)]
-        # It is held until another comes: the same tensor, which nobody changes, has the same numbers.
-        if X is not self.seen:
-            self.seen = X
-            if self.pack:
-                self.inputs[0][:, : self.dims[0]] = X
-            else:
-                self.inputs[0] = X
+    def shape(self) -> None:
+        """In small networks making views takes as long as using them."""
+        total, divide = self.rows.total, self.rows.divide
+        self.activations = [memory[:total] for memory in self.memories]
+        hidden = [divide(A) for A in self.activations]
+        self.inputs, self.results = [self.like, *hidden], [*hidden, self.divided]
+        cotangents = [self.cotangents[i % 2][: A.numel()].view(A.shape) for i, A in enumerate(self.activations)]
+        self.pulled = [(G, divide(G), divide(G).mT) for G in cotangents]
 
-    def forward(self, X: Tensor) -> Tensor:
-        """The outputs."""
-        self._shape(X)
-        if self.pack:
-            self.pack.read()
+    def take(self, X: Tensor) -> None:
+        """Divided."""
+        self.inputs[0] = self.rows.fill(X)
+
+    def forward(self) -> None:
+        """From the first layer to the last."""
         for index, (A, W, Z) in enumerate(zip(self.inputs, self.transposed, self.results)):
-            torch.mm(A, W, out=Z)
             if self.biases:
-                Z.add_(self.biases[index])
+                multiply_add(self.biases[index], A, W, Z)
+            else:
+                multiply(A, W, Z)
             if index < len(self.slopes):
-                activate_(self.inputs[index + 1], self.slopes[index])
-        return self.results[-1]
+                activate_(self.activations[index], self.slopes[index])
 
-    def backward(self, X: Tensor, G: Tensor, *, first: bool) -> None:  # noqa: ARG002
+    def backward(self, G: Tensor, *, beta: float) -> None:
         """From the last layer to the first."""
-        across, ones = G.mT, self.ones(len(G))
+        across = G.mT
         for index in range(len(self.Ws) - 1, -1, -1):
-            A = self.inputs[index]
-            add_product(self.weight_gradients[index], across, A, first=first)
+            add_product(self.weight_gradients[index], across, self.inputs[index], beta=beta)
             if self.bias_gradients:
-                add_product(self.bias_gradients[index], ones, G, first=first)
+                add_product(self.bias_gradients[index], self.ones, G, beta=beta)
             if index:
-                whole, part, across = self.pulled[index - 1]
-                G = torch.mm(G, self.Ws[index], out=part)
-                pull_back_(whole, A, self.slopes[index - 1])
-        if self.pack:
-            self.pack.write()
+                whole, divided, across = self.pulled[index - 1]
+                G = multiply(G, self.Ws[index], divided)
+                pull_back_(whole, self.activations[index - 1], self.slopes[index - 1])
 
 
 class DirectLeaky(Direct):
@@ -194,64 +208,68 @@ class DirectLeaky(Direct):
     def __init__(
         self, net: LeakyResNet, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int
     ) -> None:
-        super().__init__(loss, values[0], rows)
+        own, each = 2 if net.embed == "learned" else 0, 2 if net.bias else 1
+        kinds = gradients[:own], gradients[own::each], gradients[own + 1 :: each] if net.bias else []
+        super().__init__(loss, values, kinds, rows, net.d_out)
         self.net = net
-        self.learned = net.embed == "learned"
-        own, each = 2 if self.learned else 0, 2 if net.bias else 1
-        self.W_in, self.W_out = values[:own] or (net.W_in, net.W_out)
-        self.map_gradients = gradients[:own]
-        self.Vs, self.biases = values[own::each], values[own + 1 :: each] if net.bias else []
-        rest = gradients[own:]
-        self.weight_gradients, self.bias_gradients = rest[::each], [g[None] for g in rest[1::2]] if net.bias else []
+        repeat = self.rows.repeat
+        self.W_in, self.W_out = (repeat(W) for W in values[:own] or (net.W_in, net.W_out))
+        self.Vs, self.biases = [repeat(V) for V in values[own::each]], values[own + 1 :: each] if net.bias else []
+        self.map_gradients, self.weight_gradients, biases = self.shares.kinds
+        self.bias_gradients = [g[..., None, :] for g in biases]
         self.transposed = [V.mT for V in self.Vs]
-        self.activations = [self.like.new_empty(rows, net.width) for _ in range(net.layers)]
-        self.paths = [self.like.new_empty(rows, net.width) for _ in range(2)]
-        self.outputs = self.like.new_empty(rows, net.d_out)
+        self.memories = [self.like.new_empty(self.room, net.width) for _ in range(net.layers)]
+        self.paths = [self.like.new_empty(self.room, net.width) for _ in range(2)]
         self.lengths: list[tuple[float, float]] = []
-        self.count = 0
-        self.inputs: list[Tensor] = []
-        self.rooms: list[Tensor] = []
+        # For the rows of a call: whole, and divided into blocks.
+        self.X = self.like
+        self.activations: list[tuple[Tensor, Tensor]] = []
+        self.rooms: list[tuple[Tensor, Tensor]] = []
 
-    def _shape(self, count: int) -> None:
-        if count != self.count:
-            self.inputs, self.rooms = ([m[:count] for m in memories] for memories in (self.activations, self.paths))
-            self.count = count
+    def shape(self) -> None:
+        """Activations and the two ends of a step."""
+        whole = [[memory[: self.rows.total] for memory in kind] for kind in (self.memories, self.paths)]
+        self.activations, self.rooms = ([(A, self.rows.divide(A)) for A in kind] for kind in whole)
 
-    def forward(self, X: Tensor) -> Tensor:
-        """The outputs."""
+    def take(self, X: Tensor) -> None:
+        """Divided."""
+        self.X = self.rows.fill(X)
+
+    def forward(self) -> None:
+        """From the beginning of the path to its end."""
         net = self.net
-        self._shape(len(X))
         # Lengths can change between two calls.
         self.lengths = [(1.0 - rho * net.effective_depth, math.sqrt(rho)) for rho in net.rho.tolist()]
-        A = torch.mm(X, self.W_in.mT, out=self.rooms[0])
-        for index, (V, S, (keep, root)) in enumerate(zip(self.transposed, self.inputs, self.lengths)):
+        A, divided = self.rooms[0]
+        multiply(self.X, self.W_in.mT, divided)
+        for index, (V, (S, inputs), (keep, root)) in enumerate(zip(self.transposed, self.activations, self.lengths)):
             if net.slope == 0.0:
                 torch.clamp_min(A, 0.0, out=S)
             else:
                 activate_(S.copy_(A), net.slope)
-            A.addmm_(S, V, beta=keep, alpha=root)
+            add_product(divided, inputs, V, beta=keep, alpha=root)
             if self.biases:
                 A.add_(self.biases[index], alpha=root)
-        return torch.mm(A, self.W_out.mT, out=self.outputs[: len(X)])
+        multiply(divided, self.W_out.mT, self.divided)
 
-    def backward(self, X: Tensor, G: Tensor, *, first: bool) -> None:
+    def backward(self, G: Tensor, *, beta: float) -> None:
         """From the end of the path to its beginning."""
-        here, other = self.rooms
-        ones = self.ones(len(G))
-        if self.learned:
-            add_product(self.map_gradients[1], G.mT, here, first=first)
+        (whole, here), (other_whole, other) = self.rooms
+        if self.map_gradients:
+            add_product(self.map_gradients[1], G.mT, here, beta=beta)
         # The end of the path is not needed any more, and is overwritten.
-        G = torch.mm(G, self.W_out, out=here)
+        G = multiply(G, self.W_out, here)
         for index in range(len(self.Vs) - 1, -1, -1):
-            S, (keep, root) = self.inputs[index], self.lengths[index]
-            add_product(self.weight_gradients[index], G.mT, S, first=first, scale=root)
+            (S, inputs), (keep, root) = self.activations[index], self.lengths[index]
+            add_product(self.weight_gradients[index], G.mT, inputs, beta=beta, alpha=root)
             if self.bias_gradients:
-                add_product(self.bias_gradients[index], ones, G, first=first, scale=root)
-            H = other.addmm_(G, self.Vs[index], beta=0.0, alpha=root)
-            pull_back_(H, S, self.net.slope)
-            G, other = H.add_(G, alpha=keep), G
-        if self.learned:
-            add_product(self.map_gradients[0], G.mT, X, first=first)
+                add_product(self.bias_gradients[index], self.ones, G, beta=beta, alpha=root)
+            add_product(other, G, self.Vs[index], beta=0.0, alpha=root)
+            pull_back_(other_whole, S, self.net.slope)
+            other_whole.add_(whole, alpha=keep)
+            (whole, G), (other_whole, other) = (other_whole, other), (whole, G)
+        if self.map_gradients:
+            add_product(self.map_gradients[0], G.mT, self.X, beta=beta)
 
 
 def direct_for(

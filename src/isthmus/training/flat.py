@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from isthmus._checks import fail
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.objective import cost
+from isthmus.training.blocks import views
 from isthmus.training.direct import direct_for
 
 
@@ -57,7 +58,7 @@ class FlatObjective:
             fail("train", "the parameters of `net` must share dtype and device", shown, "Convert with net.to(…).")
         self.theta = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self.buffer = torch.zeros_like(self.theta)
-        self.values, self.gradients = self._views(self.theta), self._views(self.buffer)
+        self.values, self.gradients = (views(vector, self.parameters) for vector in (self.theta, self.buffer))
         self.evaluations = 0
         # Activations and their gradients of every layer are alive at once; the widths bound their number.
         width = sum(max(p.shape) for p in self.parameters if p.ndim > 0) + X[0].numel()
@@ -102,8 +103,3 @@ class FlatObjective:
             part = cost(self.net(X), Y, self.loss) * share
             part.backward()
         return float(part.detach())
-
-    def _views(self, vector: Tensor) -> list[Tensor]:
-        """The parts of a flat vector that belong to each parameter."""
-        parts = vector.split([p.numel() for p in self.parameters])
-        return [part.view(p.shape) for part, p in zip(parts, self.parameters)]
