@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from isthmus import FullyConnected, LeakyResNet
 from isthmus.training import Phase
+from isthmus.training.blocks import Rows, multiply
 from isthmus.training.flat import FlatObjective
 from isthmus.training.optimisers import FirstOrder
 
@@ -75,33 +76,35 @@ class Case:
         return sum(2.0 * self.samples * n * m * (1 + trained + on) for n, m, trained, on in self.products())
 
 
-def gemms(case: Case) -> Side:
+def gemms(case: Case, blocks: int = 1) -> Side:
     """The matrix products of one step alone, into outputs that are there: A·Wᵀ, Gᵀ·A and G·W.
 
     Each product is the input of the next, as in a step: outputs apart from inputs would be twice the memory, a slower
-    baseline and a share that flatters us.
+    baseline and a share that flatters us. With several ``blocks`` each product is a batch, of as many parts of the
+    samples.
     """
     dtype, generator = getattr(torch, case.dtype), torch.Generator().manual_seed(2)
+    rows = Rows(blocks, case.samples)
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=dtype)
 
     products = case.products()
-    Ws = [random(m, n) / n**0.5 for n, m, _, _ in products]
-    As = [random(case.samples, n) for n, _, _, _ in products] + [random(case.samples, products[-1][1])]
-    Gs = [random(case.samples, n) for n, _, _, _ in products] + [random(case.samples, products[-1][1])]
-    gradients = [torch.empty_like(W) for W in Ws]
+    widths = [*(n for n, _, _, _ in products), products[-1][1]]
+    Ws = [rows.repeat(random(m, n) / n**0.5) for n, m, _, _ in products]
+    As, Gs = ([rows.divide(random(rows.total, n)) for n in widths] for _ in range(2))
+    gradients = [torch.empty(W.shape, dtype=dtype) for W in Ws]
 
     def run(steps: int) -> float:
         for _ in range(steps):
             for index, W in enumerate(Ws):
-                torch.mm(As[index], W.mT, out=As[index + 1])
+                multiply(As[index], W.mT, As[index + 1])
             for index in range(len(Ws) - 1, -1, -1):
                 _, _, trained, on = products[index]
                 if trained:
-                    torch.mm(Gs[index + 1].mT, As[index], out=gradients[index])
+                    multiply(Gs[index + 1].mT, As[index], gradients[index])
                 if on:
-                    torch.mm(Gs[index + 1], Ws[index], out=Gs[index])
+                    multiply(Gs[index + 1], Ws[index], Gs[index])
         return 0.0
 
     return run
