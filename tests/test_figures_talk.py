@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import product
 
 import numpy as np
@@ -230,6 +231,14 @@ def test_a_ball_that_was_hardly_learned_fails():
     found = {o.name: o.status for o in run.outcomes}
     assert found["new flights: share of the frames' variance missed, at most"] == "fails"
     assert found["training converged"] == "differs" and set(run.figures) == {"figure.png", "figure.svg"}
+
+
+def test_a_short_training_does_not_refute():
+    arrays = {**flights(), "narrow": np.zeros(5, dtype=bool)}
+    assert statuses(BALL, arrays)[:2] == ["fails", "fails"]
+    short = dataclasses.replace(BALL, steps=500).outcomes(arrays)[:2]
+    assert [o.status for o in short] == ["differs", "differs"]
+    assert all("undetermined" in o.reason and "chance" in o.reason for o in short)
 
 
 def test_plots_from_arrays_alone():

@@ -37,7 +37,8 @@ def line():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_problem(line, name):
     X, Y, options = variants(line)[name]
-    found = discover(X, Y, **{**SMALL, **options})
+    # So many that all come to rest, whatever rounding does to the way there.
+    found = discover(X, Y, **{**SMALL, "steps": 50, **options})
     assert (found.rank, found.verdict) == (2, "determined"), found.reasons
 
 

