@@ -50,8 +50,12 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
+# Chromium, for the tests of pages, is Debian's: installed where that is possible, else these tests are skipped.
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get -qq update && \
+	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core > /dev/null; } || \
+	echo "There is no chromium, and it could not be installed: the tests of pages in a browser will be skipped."
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed
