@@ -121,7 +121,8 @@ def ours(case: Case, *, adam: bool) -> Iterator[Side]:
         nonlocal taken
         loss = 0.0
         for _ in range(steps):
-            value = optimiser.step(objective, taken, RIDGE) if adam else objective(RIDGE)
+            with objective.threads():
+                value = optimiser.step(objective, taken, RIDGE) if adam else objective(RIDGE)
             loss, taken = value.loss, taken + 1
         return loss
 

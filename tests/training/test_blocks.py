@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
+
 import pytest
 import torch
 
-from isthmus.training import direct
-from isthmus.training.blocks import ROWS_PER_BLOCK, Rows, Shares, block_count, runs, stacked, views
+from isthmus.training import Phase, direct
+from isthmus.training.blocks import ONE_THREAD, ROWS_PER_BLOCK, Rows, Shares, block_count, runs, stacked, views
 from isthmus.training.flat import FlatObjective
+from isthmus.training.lbfgs import LBFGS
+from isthmus.training.optimisers import FirstOrder
+from small import quiet
 from test_direct import agree, both_ways, chain, data, hourglass, leaky
 from tools import assert_close, gaussian, random_net
 
@@ -55,13 +60,46 @@ def test_inputs_that_are_not_contiguous(blocks):
     assert_close(both_ways(net, X.mT.contiguous().mT, Y)[0].gradient, whole.gradient)
 
 
-def test_one_block_for_each_thread_if_there_are_rows_enough(monkeypatch):
+def test_one_block_for_each_thread_if_there_is_enough_for_each(monkeypatch):
     like = torch.zeros(1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert [block_count(rows, like) for rows in (1, 4 * ROWS_PER_BLOCK - 1, 4 * ROWS_PER_BLOCK)] == [1, 1, 4]
-    assert block_count(10**6, torch.zeros(1, device="meta")) == 1
+    assert [block_count(rows, 100, like) for rows in (1, 4 * ROWS_PER_BLOCK - 1, 4 * ROWS_PER_BLOCK)] == [1, 1, 4]
+    assert [block_count(1000, width, like) for width in (ONE_THREAD // 1000, 1 + ONE_THREAD // 1000)] == [1, 4]
+    assert block_count(10**6, 100, torch.zeros(1, device="meta")) == 1
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
-    assert block_count(10**6, like) == 1
+    assert block_count(10**6, 100, like) == 1
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(20, 1), (1 + ONE_THREAD // 40, 2)])
+@pytest.mark.parametrize("method", ["adam", "lbfgs"])
+def test_small_networks_are_trained_on_one_thread(method, rows, expected, two_threads, monkeypatch):
+    """Gradients and what an optimiser does with them; afterwards the number of threads is as it was."""
+    seen = []
+    for kind, name in ((direct.DirectChain, "_head"), (FirstOrder, "step"), (LBFGS, "step")):
+        old = getattr(kind, name)
+        spy = partialmethod(lambda self, old, *a: (seen.append(torch.get_num_threads()), old(self, *a))[1], old)
+        monkeypatch.setattr(kind, name, spy)
+    net = chain()
+    quiet(net, *data(net, rows), phases=[Phase(method, 2, 1e-3)])
+    assert len(seen) >= 4 and set(seen) == {expected}
+    assert torch.get_num_threads() == 2
+
+
+def test_threads_are_as_before_where_a_gradient_raises(two_threads):
+    net = chain()
+    X, Y = data(net)
+    objective = FlatObjective(net, X, Y[:, :2], "mse")
+    with pytest.raises(RuntimeError), objective.attached():
+        objective(0.1)
+    assert torch.get_num_threads() == 2
 
 
 def test_rows_are_filled_up_with_zeros():

@@ -8,23 +8,38 @@ as fast with it (docs/notes/performance.md). Gradients are sums over blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 #: With fewer rows in a block its products are too small, and the sum over blocks is no longer small beside them.
 ROWS_PER_BLOCK = 64
+#: Activations of so few entries are worked on by one thread. PyTorch's passes over them are not divided below 2¹⁵, so
+#: that two threads would hand them to each other between all passes and products, waiting for each other each time.
+ONE_THREAD = 12_000
 
 
-def block_count(rows: int, like: Tensor) -> int:
-    """How many blocks: one for each thread, if there are rows enough.
+def block_count(rows: int, width: int, like: Tensor) -> int:
+    """How many blocks activations (rows, width) are divided into: one for each thread, if there is enough for each.
 
     Only MKL gives the products of a batch to a thread each; elsewhere one block is all samples.
     """
     threads = torch.get_num_threads()
     batched = like.device.type == "cpu" and torch.backends.mkl.is_available()
-    return threads if batched and rows >= threads * ROWS_PER_BLOCK else 1
+    return threads if batched and rows >= threads * ROWS_PER_BLOCK and rows * width > ONE_THREAD else 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within, operations of this thread are not divided among several; afterwards as before."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def views(vector: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from isthmus.networks import FullyConnected, Hourglass, LeakyResNet
 from isthmus.objective import cost
-from isthmus.training.blocks import Rows, Shares, add_product, block_count, multiply, multiply_add
+from isthmus.training.blocks import ONE_THREAD, Rows, Shares, add_product, block_count, multiply, multiply_add
 
 # In place and in one pass, which no public function does; the derivative at 0 is that below 0, as in autograd.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
@@ -43,7 +43,8 @@ class Direct(ABC):
         self, loss: str, values: Sequence[Tensor], kinds: Sequence[Sequence[Tensor]], rows: int, width: int
     ) -> None:
         self.loss, self.like = loss, values[0]
-        self.blocks = block_count(rows, self.like)
+        widest = max(max(p.shape) for p in values)
+        self.blocks, self.small = block_count(rows, widest, self.like), rows * widest <= ONE_THREAD
         self.shares = Shares(kinds, self.blocks)
         #: Rows of all memory.
         self.room = Rows(self.blocks, rows).total
@@ -61,11 +62,13 @@ class Direct(ABC):
     @torch.inference_mode()
     def add(self, X: Tensor, Y: Tensor, share: float, *, first: bool = False) -> float:
         """``share`` × the mean cost of these rows; its gradient is added, or written over if ``first``."""
-        if len(X) != self.rows.count:
-            self.rows, self.seen = Rows(self.blocks, len(X)), None
+        # Not len(X): of a tensor it takes as long as a small product's call.
+        count = X.shape[0]
+        if count != self.rows.count:
+            self.rows, self.seen = Rows(self.blocks, count), None
             total = self.rows.total
             self.ones = self.rows.divide(self.all_ones[:, :total].mT).mT
-            self.outputs, self.squares = (memory[: len(X)] for memory in self.memory)
+            self.outputs, self.squares = (memory[:count] for memory in self.memory)
             self.divided = self.rows.divide(self.memory[0][:total])
             self.shape()
         # It is held until another comes: the same tensor, which nobody changes, has the same numbers.
@@ -74,9 +77,9 @@ class Direct(ABC):
             self.take(X)
         self.forward()
         value = self._head(Y, share)
-        if self.rows.total > len(X):
+        if self.rows.total > count:
             # What the rows of zeros gave counts for nothing.
-            self.memory[0][len(X) : self.rows.total] = 0.0
+            self.memory[0][count : self.rows.total] = 0.0
         self.backward(self.divided, beta=0.0 if first else 1.0)
         self.shares.sum()
         return value
@@ -107,8 +110,8 @@ class Direct(ABC):
                 G.copy_(torch.autograd.grad(value, leaf)[0])
             return float(value.detach())
         value = float(torch.mul(G.sub_(Y), G, out=self.squares).sum())
-        G.mul_(self._factor(share, len(G)))
-        return share * value / len(G)
+        G.mul_(self._factor(share, self.rows.count))
+        return share * value / self.rows.count
 
     def _factor(self, share: float, count: int) -> Tensor:
         """2·share/N, rounded where autograd rounds: in the dtype of the cost, before it is doubled."""

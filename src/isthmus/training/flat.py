@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from isthmus._checks import fail
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.objective import cost
-from isthmus.training.blocks import views
+from isthmus.training.blocks import one_thread, views
 from isthmus.training.direct import direct_for
 
 
@@ -65,6 +65,10 @@ class FlatObjective:
         self.rows = chunk_rows(len(X), 4.0 * width * self.theta.element_size(), 4 * chunk_bytes)
         self.direct = direct_for(net, loss, self.values, self.gradients, min(self.rows, len(X)))
 
+    def threads(self) -> AbstractContextManager[None]:
+        """Within, as many threads as this objective is worth: one where its activations are few."""
+        return one_thread() if self.direct is not None and self.direct.small else nullcontext()
+
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Within, the module's parameters live in ``theta``; afterwards in their own storage, with its values."""
@@ -84,13 +88,18 @@ class FlatObjective:
         The gradients are new tensors. With ``into`` the gradient is written there, and that of the cost alone is the
         objective's own memory, which the next call overwrites.
         """
+        with self.threads():
+            return self._evaluate(ridge, batch, into)
+
+    def _evaluate(self, ridge: float, batch: Tensor | None, into: Tensor | None) -> Value:
         X, Y = (self.X, self.Y) if batch is None else (self.X[batch], self.Y[batch])
-        parts = zip(X.split(self.rows), Y.split(self.rows)) if len(X) > self.rows else [(X, Y)]
+        count = X.shape[0]
+        parts = zip(X.split(self.rows), Y.split(self.rows)) if count > self.rows else [(X, Y)]
         if self.direct is not None:
-            shares = [self.direct.add(A, B, len(A) / len(X), first=i == 0) for i, (A, B) in enumerate(parts)]
+            shares = [self.direct.add(A, B, A.shape[0] / count, first=i == 0) for i, (A, B) in enumerate(parts)]
         else:
             self.buffer.zero_()
-            shares = [self._by_autograd(A, B, len(A) / len(X)) for A, B in parts]
+            shares = [self._by_autograd(A, B, A.shape[0] / count) for A, B in parts]
         total = sum(shares)
         self.evaluations += 1
         norm = float(self.theta @ self.theta)

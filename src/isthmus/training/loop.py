@@ -262,8 +262,7 @@ class _Training:
 
     def run_phase(self, phase: Phase, objective: FlatObjective, bar: Progress) -> tuple[str, str] | None:
         """Run one phase; (state, reason) when the whole training must stop."""
-        newton = phase.quasi_newton
-        optimiser = self.optimiser(phase, objective)
+        newton, optimiser = phase.quasi_newton, self.optimiser(phase, objective)
         self.live, self.good = objective.net, objective.theta.clone()
         self.restore(objective, optimiser)
         spare = torch.empty_like(self.good)
@@ -278,7 +277,8 @@ class _Training:
                     optimiser.forget()
                 ridge = self.ridge * phase.ridge_factor(self.inside)
                 before = None if newton else spare.copy_(objective.theta)
-                value = optimiser.step(objective, self.inside, ridge)
+                with objective.threads():
+                    value = optimiser.step(objective, self.inside, ridge)
                 if self.exploded(value, ridge, newton):
                     return self.diverged(objective, value)
                 # What was evaluated and found finite: the point before the move, except for quasi-Newton steps.

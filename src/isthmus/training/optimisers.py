@@ -120,7 +120,7 @@ class FirstOrder:
 
         Its gradients are overwritten by the next step.
         """
-        value = objective(ridge, self.batch(len(objective.X)), into=self.gradient)
+        value = objective(ridge, self.batch(objective.X.shape[0]), into=self.gradient)
         if not value.finite:
             return value
         theta, g, rate = objective.theta, value.gradient, self.phase.rate(step)
