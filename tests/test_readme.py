@@ -76,6 +76,23 @@ def test_the_stability_table_is_the_committed_one():
         assert spread == f"{s['spread']:.1%}"
 
 
+def test_the_speeds_are_the_committed_ones():
+    kept = read_json(ROOT / "benchmarks/results.json")["benchmarks"]
+    gates = {gate["what"]: gate["value"] for one in kept for gate in one["gates"]}
+    wanted = [
+        "train: times plain PyTorch's recipe on F-rank-1",
+        "train: times jitted JAX + optax",
+        "F-ham-1, L̃ = 7: times the recipe to its final loss",
+        "Tr Θ: seconds of torch.func, vmap(jacrev) over ours",
+        "Tr Θ: seconds of nngeometry, PMatImplicit over ours",
+    ]
+    section = README.split("## How fast is it?")[1].split("\n## ")[0]
+    said = re.findall(r"\| ([\d.]+) \|$", section, flags=re.MULTILINE)
+    assert said == [f"{gates[what]:.0f}" if gates[what] >= 100 else f"{gates[what]:.1f}" for what in wanted]
+    (seconds,) = re.findall(r"takes ([\d.]+) s", section)
+    assert seconds == format(gates["discover on F-rank-1's task, seconds (median)"], ".1f")
+
+
 @pytest.mark.parametrize("name", ["LICENSE", "CITATION.cff", "CONTRIBUTING.md", "CHANGELOG.md", "src/isthmus/py.typed"])
 def test_house_files(name):
     assert (ROOT / name).exists()

@@ -63,7 +63,8 @@ def test_inputs_that_are_not_contiguous(blocks):
 def test_one_block_for_each_thread_if_there_is_enough_for_each(monkeypatch):
     like = torch.zeros(1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert [block_count(rows, 100, like) for rows in (1, 4 * ROWS_PER_BLOCK - 1, 4 * ROWS_PER_BLOCK)] == [1, 1, 4]
+    assert [block_count(rows, 50, like) for rows in (1, 4 * ROWS_PER_BLOCK - 1, 4 * ROWS_PER_BLOCK)] == [1, 1, 4]
+    assert [block_count(rows, 100, like) for rows in (399, 400)] == [1, 4]
     assert [block_count(1000, width, like) for width in (ONE_THREAD // 1000, 1 + ONE_THREAD // 1000)] == [1, 4]
     assert block_count(10**6, 100, torch.zeros(1, device="meta")) == 1
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)

@@ -2,8 +2,8 @@
 
 A matrix product on several threads divides its result among the cores, A·Wᵀ by rows and Gᵀ·A by neurons: what one core
 has written another one reads, layer after layer. As a batch of products, one for each block of samples, every core
-keeps its own samples all the way; at widths of 50 to 100 two threads are slower than one without it, and nearly twice
-as fast with it (docs/notes/performance.md). Gradients are sums over blocks.
+keeps its own samples all the way; at widths of 50 to 100 two threads can be slower than one without it, and are nearly
+twice as fast with it (docs/notes/performance.md). Gradients are sums over blocks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ ONE_THREAD = 12_000
 def block_count(rows: int, width: int, like: Tensor) -> int:
     """How many blocks activations (rows, width) are divided into: one for each thread, if there is enough for each.
 
+    With as many rows in a block as neurons at least, gradients of all blocks take no more memory than the activations.
     Only MKL gives the products of a batch to a thread each; elsewhere one block is all samples.
     """
     threads = torch.get_num_threads()
-    batched = like.device.type == "cpu" and torch.backends.mkl.is_available()
-    return threads if batched and rows >= threads * ROWS_PER_BLOCK and rows * width > ONE_THREAD else 1
+    enough = rows >= threads * max(ROWS_PER_BLOCK, width) and rows * width > ONE_THREAD
+    return threads if enough and like.device.type == "cpu" and torch.backends.mkl.is_available() else 1
 
 
 @contextmanager
