@@ -120,7 +120,7 @@ def test_equal_layers_are_summed_together():
     shapes = [(6, 5), (6, 6), (6, 6), (3, 6), (3, 3), (3, 3)]
     flat = torch.zeros(sum(n * m for n, m in shapes))
     parts = views(flat, [torch.empty(shape) for shape in shapes])
-    assert runs([parts]) == [(0, 1), (1, 3), (3, 4), (4, 6)]
+    assert runs(parts) == [(0, 1), (1, 3), (3, 4), (4, 6)]
     shares = Shares([parts], 2)
     assert [len(place) for place, _ in shares.sums] == [1, 2, 1, 2]
     for index, own in enumerate(shares.kinds[0]):
@@ -133,7 +133,8 @@ def test_equal_layers_are_summed_together():
 def test_tensors_at_equal_distances_are_one_tensor():
     flat = torch.arange(24.0)
     parts = [flat[i : i + 4].view(2, 2) for i in (0, 6, 12, 18)]
-    assert runs([parts]) == [(0, 4)]
+    assert runs(parts) == [(0, 4)]
     assert torch.equal(stacked(parts), torch.stack(parts))
-    assert runs([[flat[0:4], flat[6:10], flat[11:15]]]) == [(0, 2), (2, 3)]
-    assert runs([[flat[0:4], flat[0:4].clone()]]) == [(0, 1), (1, 2)]
+    assert runs([flat[0:4], flat[6:10], flat[11:15]]) == [(0, 2), (2, 3)]
+    assert runs([flat[0:4], flat[0:4].clone()]) == [(0, 1), (1, 2)]
+    assert runs([]) == []

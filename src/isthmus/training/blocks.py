@@ -44,9 +44,9 @@ def one_thread() -> Iterator[None]:
 
 
 def views(vector: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The parts of flat vectors (last axis) that belong to each parameter, in its shape."""
-    parts = vector.split([p.numel() for p in parameters], -1)
-    return [part.view(*vector.shape[:-1], *p.shape) for part, p in zip(parts, parameters)]
+    """The parts of a flat vector that belong to each parameter, in its shape."""
+    parts = vector.split([p.numel() for p in parameters])
+    return [part.view(p.shape) for part, p in zip(parts, parameters)]
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class Shares:
             return
         for number, kind in enumerate(self.kinds):
             made: list[Tensor] = []
-            for start, stop in runs([kind]) if kind else []:
+            for start, stop in runs(kind):
                 own = kind[start].new_zeros(stop - start, blocks, *kind[start].shape)
                 made += own.unbind(0)
                 self.sums.append((stacked(kind[start:stop]), own.unbind(1)))
@@ -137,18 +137,17 @@ class Rows:
         return X if self.blocks == 1 else self.divide(X.contiguous())
 
 
-def runs(kinds: Sequence[Sequence[Tensor]]) -> list[tuple[int, int]]:
-    """Ranges of layers of which all tensors have equal shapes, and equal distances in memory."""
-    steps = [[_distance(*pair) for pair in zip(kind, kind[1:])] for kind in kinds]
-    runs = [(0, 1)]
-    for index, apart in enumerate(zip(*steps), start=1):
-        start, stop = runs[-1]
-        alike = stop - start == 1 or all(step[index - 2] == here for step, here in zip(steps, apart))
-        if alike and None not in apart:
-            runs[-1] = (start, index + 1)
+def runs(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Ranges of neighbours of one shape, at equal distances in memory."""
+    apart = [_distance(*pair) for pair in zip(tensors, tensors[1:])]
+    found = [(0, 1)] if tensors else []
+    for index, here in enumerate(apart, start=1):
+        start, stop = found[-1]
+        if here is not None and (stop - start == 1 or apart[index - 2] == here):
+            found[-1] = (start, index + 1)
         else:
-            runs.append((index, index + 1))
-    return runs
+            found.append((index, index + 1))
+    return found
 
 
 def _distance(one: Tensor, other: Tensor) -> int | None:
