@@ -335,3 +335,36 @@ def test_the_norm_of_the_network_is_parameter_norms():
 
 def test_public():
     assert isthmus.compress is compress and isthmus.Compressed.__name__ == "Compressed"
+
+
+def bump(dtype):
+    """σ(x) − 2σ(x − h) + σ(x − 2h), times V: 100 high and 4·10⁻⁷ wide, beside σ(x + 1)."""
+    h, V = (2e-7, 5e8) if dtype == torch.float32 else (2e-13, 5e14)
+    Ws = [torch.ones(4, 1, dtype=dtype), torch.tensor([[V, -2 * V, V, 1.0]], dtype=dtype)]
+    bs = [torch.tensor([0.0, -h, -2 * h, 1.0], dtype=dtype), torch.zeros(1, dtype=dtype)]
+    return FullyConnected.from_weights(Ws, bs), torch.tensor([[h]], dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("balance", [True, False])
+def test_neurons_whose_outputs_cancel_are_not_merged(dtype, balance):
+    """They differ by rounding, and the function lies in that difference: no random point would show it."""
+    net, x = bump(dtype)
+    found = compress(net, rebalance=balance)
+    before, after = outputs(net, x.double()), outputs(found.network, x.double())
+    assert float(before) > 100 and abs(float(after - before)) < 1.0
+    assert found.certificate.deviation <= 1e-3
+
+
+def test_copies_whose_outputs_cancel_exactly_still_go():
+    base = FullyConnected.from_weights([[[1.0], [1.0], [2.0]], [[1e9, -1e9, 1.0]]], [[0.5, 0.5, 1.0], [0.0]])
+    found = compress(base)
+    assert found.certificate.domain == EVERYWHERE and found.certificate.neurons_after == 1
+
+
+def test_weights_that_are_not_finite_are_named_and_nothing_else_is_said():
+    net = random_net([3, 4, 2])
+    with torch.no_grad():
+        net.weights[0][0, 0] = math.nan
+    says = compress(net, gaussian(5, 3)).certificate
+    assert says.domain == UNCHANGED and "not finite" in says.untouched[0][1] and says.notes == ()

@@ -199,3 +199,30 @@ def test_bad_input(change, match):
 def test_too_many_samples():
     with pytest.raises(IsthmusError, match="as many rows"):
         optimise_covariances(gaussian(61, 2), gaussian(61, 1), ridge=0.1)
+
+
+# ------------------------------------------------------------------------------------- layers in which nothing pays
+
+
+@pytest.mark.parametrize(
+    ("X", "Y", "options"),
+    [
+        (gaussian(4, 2), gaussian(4, 1, seed=1), {"ridge": 5.0, "bias": 0.0}),
+        (gaussian(4, 2), gaussian(4, 1, seed=1), {"ridge": 50.0, "bias": 0.0, "depth": 3}),
+        (gaussian(4, 2), torch.zeros(4, 1, dtype=torch.float64), {"ridge": 0.1}),
+        (torch.zeros(4, 2, dtype=torch.float64), gaussian(4, 1, seed=1), {"ridge": 0.1, "bias": 0.0}),
+    ],
+    ids=["a large ridge", "deep", "no targets", "no inputs"],
+)
+def test_the_zero_network_is_found_and_certified(X, Y, options):
+    found = optimise_covariances(X, Y, **options)
+    assert found.state == "certified"
+    assert_close(found.loss, float(Y.square().sum(1).mean()), reason=None)
+    assert parameter_norms(found.network).total < 1e-12
+
+
+def test_a_layer_that_is_fed_nothing_is_certified():
+    net = random_net([2, 3, 1], bias=0.0)
+    said = certify_layer(net, torch.zeros(4, 2, dtype=torch.float64), 1, Y=gaussian(4, 1), ridge=0.1)
+    assert said.verdict == "certified"
+    assert_close(said.lower_bound, said.value)

@@ -95,7 +95,7 @@ def task():
 
 def best_over_representations(X, Y, ridge):
     found = [
-        optimise_representations(X, Y, widths=[10], ridge=ridge, gammas=(0.1, 1e-3, 1e-5), iterations=120, seed=seed)
+        optimise_representations(X, Y, widths=[10], ridge=ridge, gammas=(0.1, 1e-3, 1e-5), iterations=200, seed=seed)
         for seed in (0, 1)
     ]
     return min(found, key=lambda one: one.loss)
@@ -179,6 +179,12 @@ def test_states(task):
         X, Y, widths=[4], ridge=1e-2, activation=lambda Z: Z * math.nan, gammas=(0.1,), iterations=3
     )
     assert broken.state == "diverged"
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5, 20])
+def test_a_few_iterations_are_not_called_convergence(task, iterations):
+    X, Y = task
+    assert optimise_representations(X, Y, widths=[8], ridge=1e-2, iterations=iterations).state == "not converged"
 
 
 def test_start_is_used(task):

@@ -94,15 +94,20 @@ def compress(
         notes.append("X does not reach every part: there only what is exact everywhere was done")
     if not whole.at and domain != UNCHANGED:
         notes.append("the parts were evaluated one by one; pass X to evaluate the whole")
+    if domain == EVERYWHERE and columns is not None and data is not None:
+        whole = Whole(double, probe_points(columns, data))
     # What nothing was done to is given back as it is, to the bit.
     result = copy.deepcopy(net) if domain == UNCHANGED else rebuilt(net, done)
     final = copy.deepcopy(result).double().eval()
-    if domain == EVERYWHERE and columns is not None and data is not None:
-        whole = Whole(double, probe_points(columns, data))
+    off = exact if domain == UNCHANGED or not whole.at else whole.deviation_of(final)
+    if not off <= options.exact + (tolerance if domain == WITHIN else 0.0):
+        notes.append(f"stored in the digits of the network the result would deviate by {off:.1e}: all was taken back")
+        done, exact, off, domain = [_as_it_was(stack) for stack in stacks], 0.0, 0.0, UNCHANGED
+        result, final = copy.deepcopy(net), double
     times = latency(net, result, whole.at[0] if whole.at else None)
     certificate = Certificate(
         domain=domain,
-        deviation=exact if domain == UNCHANGED or not whole.at else whole.deviation_of(final),
+        deviation=off,
         before_rounding=exact,
         tolerance=tolerance if domain == WITHIN else 0.0,
         points=0 if domain == UNCHANGED else sum(map(len, whole.at)) or max(one.points for one in done),
@@ -180,6 +185,8 @@ def _shrunk(
 ) -> tuple[list[Shrunk], float, list[str]]:
     """Smaller stacks that together stay within what is allowed, the deviation of the whole, and notes."""
     notes: list[str] = []
+    if not stacks:
+        return [], 0.0, notes
     done = [shrink_exactly(stack.chain, rows, options) for stack, rows in zip(stacks, seen)]
     found = whole.deviation(done)
     if not found <= options.exact:

@@ -14,6 +14,8 @@ from isthmus.trace import activate
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 #: Singular values of activations below this share of the largest are rounding.
 UNSEEN = 32 * torch.finfo(torch.float64).eps
+#: Rows are merged if what their differences may add to the outputs is below so many roundings of what is left of them.
+MERGED = 64
 _MAX_ROUNDS = 100
 
 
@@ -127,18 +129,20 @@ def merge_rays(chain: Chain, i: int, rounding: float) -> bool:
         return False
     units = rows[candidates] / sizes[candidates, None]
     first = first_of_ray(units, rounding)
-    gone = torch.zeros(len(rows), dtype=torch.bool)
-    V, size = chain.Ws[i + 1].clone(), chain.Ws[i + 1].abs()
-    for k in torch.nonzero(first != torch.arange(len(first)))[:, 0].tolist():
-        here, there = candidates[k], candidates[first[k]]
-        ratio = sizes[here] / sizes[there]
-        V[:, there] += V[:, here] * ratio
-        size[:, there] += size[:, here] * ratio
-        gone[here] = True
+    outgoing = chain.Ws[i + 1]
+    V, gone = _merged(outgoing, sizes, candidates, first)
+    # Rows that differ by rounding stand for one another, but not where their outputs cancel: what is left of them there
+    # is the difference itself, however small a part of the inputs sees it.
+    heard = outgoing.norm(dim=0)[candidates] * sizes[candidates] * (units - units[first]).norm(dim=1)
+    missed = torch.zeros(len(units), dtype=torch.float64).index_add(0, first, heard)
+    left = float((V.norm(dim=0) * sizes)[~gone].sum())
+    apart = (missed > MERGED * rounding * left)[first]
+    if bool(apart.any()):
+        first = torch.where(apart, torch.arange(len(first)), first)
+        V, gone = _merged(outgoing, sizes, candidates, first)
     if not bool(gone.any()):
         return False
     touched = candidates[first.unique()]
-    V = without_rounding(V, size)
     chain.Ws[i + 1] = V
     # Balanced, the norm of the merged neuron is at most that of its parts (triangle inequality).
     into, out = sizes[touched], V[:, touched].norm(dim=0)
@@ -146,6 +150,19 @@ def merge_rays(chain: Chain, i: int, rounding: float) -> bool:
     factors[touched] = torch.where(out > 0, out / into, 1.0).sqrt()
     chain.rescale(i, factors)
     return chain.drop(i, gone, "on one ray")
+
+
+def _merged(outgoing: Tensor, sizes: Tensor, candidates: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """Outgoing weights after each candidate was added to the first of its ray, and which neurons are thereby gone."""
+    gone = torch.zeros(len(sizes), dtype=torch.bool)
+    V, size = outgoing.clone(), outgoing.abs()
+    for k in torch.nonzero(first != torch.arange(len(first)))[:, 0].tolist():
+        here, there = candidates[k], candidates[first[k]]
+        ratio = sizes[here] / sizes[there]
+        V[:, there] += V[:, here] * ratio
+        size[:, there] += size[:, here] * ratio
+        gone[here] = True
+    return without_rounding(V, size), gone
 
 
 def first_of_ray(units: Tensor, rounding: float) -> Tensor:

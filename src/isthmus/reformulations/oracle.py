@@ -65,6 +65,8 @@ def largest_ratio(
     """
     ratios, ends = search(V, Q, slope=slope, starts=starts, seed=seed)
     found, c = float(ratios[0]), ends[0]
+    if not Q.shape[1]:
+        return Ratio(found, c, 0.0, 0)
     norms = float(torch.linalg.matrix_norm(V, 2) ** 2 * torch.linalg.matrix_norm(Q, 2) ** 2)
     if found > FAR or norms <= target:
         return Ratio(found, c, norms, 0)
@@ -98,6 +100,9 @@ def search(
     (:func:`_polished`). At most ``KEPT`` ends are returned, no two of nearly one direction.
     """
     r = Q.shape[1]
+    if r == 0:
+        # The layer before passes nothing on: there is no neuron.
+        return torch.zeros(1, dtype=torch.float64), torch.zeros(1, 0, dtype=torch.float64)
     draw = torch.Generator().manual_seed(seed)
     c = torch.randn(max(starts, 0), r, generator=draw, dtype=torch.float64)
     if starts > 0:

@@ -174,11 +174,13 @@ def _improved(block: Block, Z: Tensor, starts: int, seed: int, tolerance: float,
     ratios, ends = search(V, block.Q, slope=block.slope, starts=starts, seed=seed)
     new = ends[ratios > 1.0 + 0.1 * tolerance]
     if len(new):
-        keep(_weighted(block, torch.cat([C, 1e-3 * float(C.norm()) * new]), gamma))
-    if slide:
+        keep(_weighted(block, torch.cat([C, 1e-3 * (float(C.norm()) or 1.0) * new]), gamma))
+    if slide and C.numel():
         keep(_moved(block, C, gamma))
         keep(_weighted(block, C, gamma))
-    rows = C[C.norm(dim=1) > 0.0] @ block.Q.mT
+    alive = C.norm(dim=1) > 0.0
+    # Where nothing pays, a neuron that does nothing keeps the layer's place.
+    rows = C[alive] @ block.Q.mT if bool(alive.any()) else block.Q.new_zeros(1, len(block.Q))
     N = rows.shape[1]
     if len(rows) > N * (N + 1):
         path = constant_identity_path(rows, slope=block.slope)
@@ -189,6 +191,8 @@ def _improved(block: Block, Z: Tensor, starts: int, seed: int, tolerance: float,
 def _weighted(block: Block, C: Tensor, gamma: float) -> Tensor:
     """The best non-negative weights of the neurons of C, a smooth convex problem: rows of weight 0 vanish."""
     sizes = C.norm(dim=1)
+    if not bool((sizes > 0).any()):
+        return C
     units = (C[sizes > 0] / sizes[sizes > 0, None]).contiguous()
     S = block.activations(units).numpy()
     T = block.T.numpy()

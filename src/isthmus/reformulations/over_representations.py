@@ -23,6 +23,8 @@ GAMMAS = tuple(10.0**-e for e in range(1, 8))
 STATES = ("converged", "not converged", "inadmissible", "diverged")
 #: Share of the loss by which that of the network may exceed the relaxed one.
 CLOSE = 0.01
+#: A stage is at rest when its last quarter of evaluations, so many at least, lowered the loss by less than this share.
+LEAST_FLAT, FLAT = 10, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class ZOptimum:
         ‖Z_ℓ − W_ℓZ^σ_{ℓ-1}‖/‖Z_ℓ‖ before Z was made admissible; the first is 0 by construction.
     state : {"converged", "not converged", "inadmissible", "diverged"}
         ``"inadmissible"``: the loss of the network is more than 1 % above the relaxed one. ``"not converged"``: a stage
-        used up its iterations.
+        used up its iterations while its loss still fell.
     history : tuple of float
         Relaxed loss after each stage.
     seconds : float
@@ -129,7 +131,8 @@ def optimise_representations(
         scales = problem.scales(variables, share)
         relaxed, stopped = _descend(problem, variables, scales, iterations)
         history.append(relaxed)
-        finished = stopped
+        # A stage of small γ hardly moves what an earlier one has left unfinished.
+        finished = finished and stopped
         if not math.isfinite(relaxed):
             seconds = time.perf_counter() - began
             return ZOptimum(None, (), math.nan, relaxed, tuple(shares), (), "diverged", tuple(history), seconds)
@@ -268,9 +271,11 @@ def _descend(problem: _Problem, variables: list[Tensor], gammas: list[float], it
     optimiser.step(closure)
     with torch.no_grad():
         end = float(problem.relaxed(variables, gammas))
-    tail = values[-(len(values) // 4 + 1) :]
-    still = len(values) < iterations or tail[0] - end <= 1e-3 * abs(end)
-    return end, still
+    # Before the iterations were used up there was no gradient or no step left; otherwise the last quarter must be flat.
+    if optimiser.state[variables[0]]["n_iter"] < iterations and len(values) < 2 * iterations:
+        return end, True
+    quarter = len(values) // 4
+    return end, quarter >= LEAST_FLAT and values[-quarter] - end <= FLAT * abs(end)
 
 
 def _start(
