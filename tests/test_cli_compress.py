@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -70,6 +71,31 @@ def test_data_tolerance_and_check(given, capsys):
         Y, Z = doubled()(X), small(X)
     assert_close(says.elsewhere, float((Y - Z).abs().max() / Y.abs().max()))
     assert says.parameters_after == sum(p.numel() for p in small.parameters()) < 75
+
+
+def test_decimal_commas_and_columns_left_out(given, capsys):
+    def answer(*more):
+        assert main([*given, *more, "--tolerance", "0.2", "--json"]) == 0, capsys.readouterr().err
+        found = json.loads(capsys.readouterr().out)
+        return {name: value for name, value in found.items() if not name.startswith("latency")}
+
+    wanted = answer("--data", "X.npy", "--check", "X2.npy")
+    for name in ("X", "X2"):
+        table = pd.DataFrame(np.load(f"{name}.npy")).add_prefix("x")
+        table.insert(0, "id", range(len(table)))
+        table.to_csv(f"{name}.csv", index=False, sep=";", decimal=",", float_format="%.17g")
+    reading = ["--exclude", "id", "--decimal", ","]
+    assert answer("--data", "X.csv", "--check", "X2.csv", *reading) == wanted
+    assert answer("--data", "X.npy", "--check", "X2.csv", *reading) == wanted
+    assert main([*given, "--data", "X.csv", "--exclude", "id"]) == 3
+    assert "add --decimal ," in capsys.readouterr().err
+    assert main([*given, "--data", "X.csv", "--exclude", "name", "--decimal", ","]) == 3
+    assert "`exclude` must name" in capsys.readouterr().err
+    for data in ([], ["--data", "X.npy"]):
+        assert main([*given, *data, "--exclude", "id"]) == 2
+        assert "--exclude needs a table for --data or --check" in capsys.readouterr().err
+        assert main([*given, *data, "--decimal", ","]) == 2
+        assert "--decimal needs a text file for --data or --check" in capsys.readouterr().err
 
 
 def test_the_options_reach_the_function(given, capsys):

@@ -128,6 +128,30 @@ def test_tables_as_data(capsys):
         assert json.loads(out)["whole"]["cost"] == pytest.approx(0.0, abs=1e-12)
 
 
+def test_decimal_commas_and_columns_left_out(capsys):
+    X, Y = (pd.DataFrame(np.load(f"{name}.npy")).add_prefix(name.lower()) for name in "XY")
+    plain = call(capsys, "diagnose", "net.safetensors", "--data", "X.npy", "--y", "Y.npy", "--json")[1]
+    X.insert(3, "id", [f"no {i}" for i in range(len(X))])
+    X.to_csv("X.csv", index=False, sep=";", decimal=",", float_format="%.17g")
+    Y.to_csv("Y.csv", index=False, sep=";", decimal=",", float_format="%.17g")
+    Y.to_parquet("Y.parquet")
+    command = ["diagnose", "net.safetensors", "--data", "X.csv", "--exclude", "i?", "--json"]
+    code, _, err = call(capsys, *command)
+    assert code == 3 and "if these are decimal commas, add --decimal ," in err
+    # The mark is that of text files alone; whichever kind the targets are in, the numbers are the same.
+    for targets in ("Y.csv", "Y.npy", "Y.parquet"):
+        code, out, err = call(capsys, *command, "--y", targets, "--decimal", ",")
+        assert code == 0, err
+        document, wanted = json.loads(out), json.loads(plain)
+        origin = {"data": "X.csv", "targets": targets, "exclude": ["i?"], "decimal": ","}
+        assert document["origin"] == wanted["origin"] | origin
+        assert document["whole"] == wanted["whole"] and document["isthmus"] == wanted["isthmus"]
+    np.savez("both.npz", X=np.load("X.npy"), Y=np.load("Y.npy"), X99=np.ones(100))
+    code, out, err = call(capsys, "diagnose", "net.safetensors", "--data", "both.npz", "--exclude", "X99", "--json")
+    assert code == 0, err
+    assert json.loads(out)["whole"] == wanted["whole"]
+
+
 def test_a_discovery_and_an_estimator(capsys):
     X = gaussian(60, 4).numpy()
     Y = np.stack([X[:, 0], X[:, 1], X[:, 0] - X[:, 1]], 1)
@@ -185,6 +209,7 @@ def test_what_is_refused(capsys):
     Path("cut.npy").write_bytes(Path("X.npy").read_bytes()[:500])
     np.save("nan.npy", np.full((20, 12), np.nan))
     np.save("few.npy", np.ones((20, 5)))
+    Path("few.csv").write_text("a,b\n" + "1,2\n" * 20)
     data, weights = ["--data", "X.npy"], ["--weights", "other.safetensors"]
     for arguments, code, says in (
         (["net.pt", *data], 3, "isthmus convert"),
@@ -210,6 +235,11 @@ def test_what_is_refused(capsys):
         (["net.safetensors", *data, "--y", "few.npy"], 3, "as many rows"),
         (["net.safetensors", *data, "--layers", "nothing"], 2, "must name layers"),
         (["net.safetensors", *data, "--loss", "hinge"], 2, "hinge"),
+        (["net.safetensors", *data, "--decimal", ","], 2, "--decimal needs a text file for --data"),
+        (["net.safetensors", *data, "--y", "few.npy", "--decimal", ","], 2, "for --data or --y"),
+        (["net.safetensors", *data, "--decimal", ";"], 2, "--decimal"),
+        (["net.safetensors", *data, "--exclude", "0"], 2, "--exclude needs a table for --data"),
+        (["net.safetensors", "--data", "few.csv", "--exclude", "z"], 3, "`exclude` must name"),
         (["net.safetensors"], 2, "--data"),
     ):
         found, out, err = call(capsys, "diagnose", *arguments)

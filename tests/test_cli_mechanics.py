@@ -6,6 +6,7 @@ import inspect
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import isthmus
@@ -58,6 +59,21 @@ def test_a_report(given, capsys, tmp_path):
 def test_one_file_of_both(given, capsys):
     assert main([*given[:2], "--data", "both.npz", *given[6:]]) == 0
     assert "Conserved" in capsys.readouterr().out
+
+
+def test_tables_with_decimal_commas(given, capsys):
+    assert main([*given, "--json"]) == 0
+    wanted = capsys.readouterr().out
+    for name in "XY":
+        table = pd.DataFrame(np.load(f"{name}.npy")).add_prefix(name)
+        table["id"] = range(len(table))
+        table = table if name == "X" else table.drop(columns="id")
+        table.to_csv(f"{name}.csv", index=False, sep=";", decimal=",", float_format="%.17g")
+    command = [*given[:3], "X.csv", "--y", "Y.csv", *given[6:], "--json"]
+    assert main([*command, "--exclude", "id", "--decimal", ","]) == 0
+    assert capsys.readouterr().out == wanted
+    assert main([*given, "--exclude", "id"]) == 2
+    assert "--exclude needs a table for --data" in capsys.readouterr().err
 
 
 def test_anything_but_conserved_is_exit_code_1(given, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import isthmus
@@ -43,6 +44,18 @@ def test_json_is_one_document(network, capsys):
     document = json.loads(capsys.readouterr().out)
     (verdict,) = document["verdicts"]
     assert verdict["id"] == "C-bn-1" and verdict["status"] == "holds" and verdict["lhs"] >= verdict["rhs"]
+
+
+def test_a_table_with_decimal_commas(network, capsys):
+    assert main([*network, "--claim", "C-bn-1", "--json"]) == 0
+    wanted = capsys.readouterr().out
+    table = pd.DataFrame(np.load("X.npy")).add_prefix("x").assign(id=range(20))
+    table.to_csv("X.csv", index=False, sep=";", decimal=",", float_format="%.17g")
+    reading = ["--exclude", "id", "--decimal", ","]
+    assert main([*network[:3], "X.csv", "--claim", "C-bn-1", "--json", *reading]) == 0
+    assert capsys.readouterr().out == wanted
+    assert main(["verify", "--claim", "C-bn-1", "--decimal", ","]) == 2
+    assert "--decimal needs a text file for --data" in capsys.readouterr().err
 
 
 def test_samples(capsys):

@@ -60,6 +60,11 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
+def is_text(path: str | os.PathLike[str]) -> bool:
+    """Whether :func:`read_table` reads a file of that name as text, in which numbers have a decimal mark."""
+    return PurePath(path).name.lower().endswith(_TEXT)
+
+
 def read_table(path: str | os.PathLike[str], *, decimal: str = ".", max_bytes: int = 2**32) -> pd.DataFrame:
     """Read a table from a text, Parquet or NumPy file: every row as it stands there, or the file is refused.
 

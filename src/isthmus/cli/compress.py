@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import AsJson
-from isthmus.cli.given import file_of, inputs_of, saved_object
+from isthmus.cli.given import check_reading, file_of, inputs_of, saved_object
 from isthmus.cli.screen import console, table, text
+from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,6 +48,8 @@ def compress(
     check: Annotated[
         Path | None, typer.Option(metavar="X2", help="Other inputs, on which the deviation is told too.")
     ] = None,
+    exclude: ExcludeInput = None,
+    decimal: Decimal = DecimalMark.point,
     rebalance: Annotated[
         bool, typer.Option("--rebalance/--no-rebalance", help="Rescale neurons to the least norm.")
     ] = True,
@@ -70,10 +73,13 @@ def compress(
     _check_paths({"MODEL": file_of(model), "--data": data, "--check": check}, {"--out": out, "--report": report})
     if tolerance > 0.0 and data is None:
         raise typer.BadParameter("--tolerance needs --data: the inputs on which outputs may move")
+    check_reading(decimal, exclude, {"--data": data, "--check": check})
     with contextlib.redirect_stdout(sys.stderr):
         net, notes = network_of(saved_object(_WHO, model))
-        X = None if data is None else inputs_of(_WHO, data, None)[0]
-        X2 = None if check is None else inputs_of(_WHO, check, None)[0]
+        X, X2 = (
+            None if path is None else inputs_of(_WHO, path, decimal=decimal, exclude=exclude)[0]
+            for path in (data, check)
+        )
         options = {"tolerance": tolerance, "rebalance": rebalance, "allow_larger_norm": allow_larger_norm}
         found = compress(net, X, check=X2, **options)
         found = replace(found, certificate=replace(found.certificate, notes=(*found.certificate.notes, *notes)))

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
-from isthmus.cli.given import inputs_of, own_network, saved_network
+from isthmus.cli.given import check_reading, inputs_of, own_network, saved_network
+from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, reading
 
 _WHO = "diagnose"
 
@@ -39,6 +40,8 @@ def diagnose(
         Path | None, typer.Option(metavar="FILE.safetensors", help="Its state_dict; every tensor must match.")
     ] = None,
     y: Annotated[Path | None, typer.Option("--y", metavar="Y", help="Targets, row for row: adds the cost.")] = None,
+    exclude: ExcludeInput = None,
+    decimal: Decimal = DecimalMark.point,
     ridge: Annotated[
         float | None, typer.Option(metavar="λ", help="Weight decay of the training: how near a minimum is it?")
     ] = None,
@@ -75,16 +78,18 @@ def diagnose(
         raise typer.BadParameter("name either MODEL or --module PACKAGE.MODULE:FACTORY")
     if (module is None) != (weights is None):
         raise typer.BadParameter("--module and --weights go together")
+    check_reading(decimal, exclude, {"--data": data}, y)
     name = Path(model.resolve() if model is not None else weights or "").stem
     shown = out or Path("runs") / f"diagnose-{name or 'network'}"
     folder = check_destination(shown)
     # What a user's module prints must not end up in the JSON.
     with contextlib.redirect_stdout(sys.stderr):
         net = saved_network(_WHO, model) if model is not None else own_network(_WHO, str(module), Path(weights or ""))
-        X, targets = inputs_of(_WHO, data, y)
+        X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude)
         options = {"ridge": ridge, "loss": loss.value, "layers": layers or None, "seed": seed}
         found = diagnose(net, X, targets, **options, progress=progress)
         origin = {"data": data.name, "targets": None if y is None else y.name, "module": module}
+        origin |= reading(decimal, exclude)
         origin["weights"] = (model or weights or Path()).name
         document = {**found.to_dict(), "origin": origin}
         write_diagnosis(folder, found, document)

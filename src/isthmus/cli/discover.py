@@ -15,7 +15,7 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.screen import console, text
-from isthmus.cli.table import Decimal, DecimalMark
+from isthmus.cli.table import Decimal, DecimalMark, Exclude
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,10 +61,7 @@ def discover(
         list[str] | None,
         typer.Option(metavar="GLOB", help="Input columns; may be repeated. By default all without another role."),
     ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COL", help="Column to leave out, or a glob; may be repeated."),
-    ] = None,
+    exclude: Exclude = None,
     group: Annotated[
         str | None, typer.Option(metavar="COL", help="Rows of one group are never on both sides of a division.")
     ] = None,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from isthmus.cli.table import DecimalMark, table_of
+
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
     from torch import nn
 
 
@@ -100,34 +103,87 @@ def _current_folder_importable() -> Iterator[None]:
         sys.path[:] = before
 
 
-def inputs_of(who: str, data: Path, y: Path | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Inputs and targets; those of one NPZ file are its arrays X and Y."""
+def check_reading(
+    decimal: DecimalMark, exclude: list[str] | None, inputs: Mapping[str, Path | None], y: Path | None = None
+) -> None:
+    """Refuse, before anything is computed, ways of reading that none of the files can be read in.
+
+    Parameters
+    ----------
+    decimal : DecimalMark
+    exclude : list of str, optional
+    inputs : mapping of option to Path
+        Files of inputs; None where an option was not given.
+    y : Path, optional
+        File of targets.
+    """
+    from isthmus._tablefile import is_text
+
+    options, files = " or ".join(inputs), [path for path in inputs.values() if path is not None]
+    if decimal is not DecimalMark.point and not any(is_text(path) for path in (*files, *([] if y is None else [y]))):
+        also = options if y is None else f"{options} or --y"
+        raise typer.BadParameter(f"--decimal needs a text file for {also}: other numbers are not written as text")
+    if exclude and all(_is_array(path) for path in files):
+        raise typer.BadParameter(f"--exclude needs a table for {options}: columns of an array have no names")
+
+
+def inputs_of(
+    who: str,
+    data: Path,
+    y: Path | None = None,
+    *,
+    decimal: DecimalMark = DecimalMark.point,
+    exclude: list[str] | None = None,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Inputs and targets; those of one NPZ file are its arrays X and Y.
+
+    Parameters
+    ----------
+    who : str
+    data, y : Path
+        The second is optional.
+    decimal : DecimalMark
+        Of text files; others have none.
+    exclude : list of str, optional
+        Columns of ``data`` to leave out if it is a table: names or globs.
+    """
     import re
 
     if y is None and data.suffix.lower() == ".npz":
-        from isthmus.tables import choose_columns, read_table
+        from isthmus.tables import choose_columns
 
-        frame = read_table(data)
+        frame = _table(data, decimal, exclude)
         names = [str(name) for name in frame.columns]
         inputs = [name for name in names if re.fullmatch(r"[Xx]\d*", name)]
         outputs = [name for name in names if re.fullmatch(r"[Yy]\d*", name)]
         if inputs and outputs:
             chosen = choose_columns(frame, targets=outputs, features=inputs)
             return chosen.X, chosen.Y
-    return _array(who, data), None if y is None else _array(who, y)
+    return _array(who, data, decimal, exclude), None if y is None else _array(who, y, decimal, None)
 
 
-def _array(who: str, path: Path) -> np.ndarray:
-    """Numbers from a file: an NPY as it is, all columns of a table as float64."""
+def _is_array(path: Path) -> bool:
+    return path.suffix.lower() == ".npy"
+
+
+def _table(path: Path, decimal: DecimalMark, exclude: list[str] | None) -> pd.DataFrame:
+    from isthmus._tablefile import is_text
+
+    # Of two files one may be text and the other not.
+    return table_of(path, decimal if is_text(path) else DecimalMark.point, exclude, {})
+
+
+def _array(who: str, path: Path, decimal: DecimalMark, exclude: list[str] | None) -> np.ndarray:
+    """Numbers from a file: an NPY as it is, all columns of a table but those excluded as float64."""
     import numpy as np
 
     from isthmus._atomic import open_checked, shown
     from isthmus._checks import fail
     from isthmus._errors import FileFormatError
-    from isthmus.tables import choose_columns, read_table
+    from isthmus.tables import choose_columns
 
-    if path.suffix.lower() != ".npy":
-        return choose_columns(read_table(path), targets=None, need_targets=False).X
+    if not _is_array(path):
+        return choose_columns(_table(path, decimal, exclude), targets=None, need_targets=False).X
     try:
         with open_checked(who, path, 2**36) as (handle, _):
             # Images have four axes, tokens are integers: this is no table. Objects, which are pickles, are refused.

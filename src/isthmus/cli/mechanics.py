@@ -11,8 +11,9 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
-from isthmus.cli.given import inputs_of, saved_network
+from isthmus.cli.given import check_reading, inputs_of, saved_network
 from isthmus.cli.screen import COLOURS, console, table, text
+from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
 if TYPE_CHECKING:
     from isthmus.measures import Mechanics
@@ -34,6 +35,8 @@ def mechanics(
     y: Annotated[
         Path | None, typer.Option("--y", metavar="Y", help="Targets, row for row; needed but for an NPZ with both.")
     ] = None,
+    exclude: ExcludeInput = None,
+    decimal: Decimal = DecimalMark.point,
     loss: Annotated[Loss, typer.Option(help="Of the targets.")] = Loss.mse,
     gamma_share: Annotated[
         float, typer.Option(metavar="γ₀", help="γ as a share of ‖K‖, of the stable energies.")
@@ -57,9 +60,10 @@ def mechanics(
     from isthmus._strict_json import dumps
     from isthmus.measures import mechanics
 
+    check_reading(decimal, exclude, {"--data": data}, y)
     with contextlib.redirect_stdout(sys.stderr):
         net = saved_network(_WHO, model)
-        X, Y = inputs_of(_WHO, data, y)
+        X, Y = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude)
         if Y is None:
             raise typer.BadParameter("--y is needed: momenta are gradients of the cost")
         options = {"loss": loss.value, "gamma_share": gamma_share, "tolerance": tolerance, "kinks": kinks}

@@ -21,6 +21,14 @@ class DecimalMark(StrEnum):
 
 
 Decimal = Annotated[DecimalMark, typer.Option(help="Decimal mark of the numbers in a text file.")]
+Exclude = Annotated[
+    list[str] | None, typer.Option(metavar="COL", help="Column to leave out, or a glob; may be repeated.")
+]
+#: Of a verb about a network, which also takes arrays.
+ExcludeInput = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COL", help="Column of a table of inputs to leave out, or a glob; may be repeated."),
+]
 
 #: By role of :func:`isthmus.tables.choose_columns`, and that of the labels.
 _OPTIONS = {

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
-from isthmus.cli.given import inputs_of, saved_network
+from isthmus.cli.given import check_reading, inputs_of, saved_network
 from isthmus.cli.screen import COLOURS, console, print_json, table, text
+from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
 if TYPE_CHECKING:
     from isthmus.claims import Claim, Verdict, Verdicts
@@ -30,6 +31,8 @@ def verify(
         Path | None, typer.Option(metavar="X", help="Inputs of MODEL: NPY, CSV, Parquet or NPZ.", show_default=False)
     ] = None,
     y: Annotated[Path | None, typer.Option("--y", metavar="Y", help="Targets: for claims about minimisers.")] = None,
+    exclude: ExcludeInput = None,
+    decimal: Decimal = DecimalMark.point,
     ridge: Annotated[
         float | None, typer.Option(metavar="λ", help="Weight decay of the training: for claims about minimisers.")
     ] = None,
@@ -60,11 +63,12 @@ def verify(
         return
     if (model is None) != (data is None):
         raise typer.BadParameter("MODEL and --data go together; without both each claim runs on its own sample")
+    check_reading(decimal, exclude, {"--data": data}, y)
     with contextlib.redirect_stdout(sys.stderr):
         if model is None or data is None:
             found = verify_samples(claim, progress=progress)
         else:
-            X, targets = inputs_of(_WHO, data, y)
+            X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude)
             net = saved_network(_WHO, model)
             found = verify(net, X, targets, ridge=ridge, loss=loss.value, claims=claim, progress=progress)
     if out is not None:
