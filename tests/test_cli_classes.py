@@ -12,6 +12,7 @@ import pytest
 
 import isthmus
 from isthmus import cli, discovery
+from isthmus._live import LiveRecord
 from isthmus.cli.base import UNDETERMINED
 from isthmus.cli.classes import choose_labelled
 from isthmus.plotting import style
@@ -38,10 +39,19 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def test_classes_from_a_table(capsys):
+def test_classes_from_a_table(capsys, monkeypatch):
+    told = []
+
+    def record(path, **more):
+        told.append(more["facts"])
+        return LiveRecord(path, **more)
+
+    monkeypatch.setattr("isthmus._live.LiveRecord", record)
     code, out, err = run(
         capsys, "discover", "classes.csv", "--classes", "kind", "--ridge", "0.01", "--out", "f", *QUICK
     )
+    # So that a live page knows what errors are shares of.
+    assert told == [{"ridge": 0.01, "loss": "cross_entropy"}]
     assert code in (0, UNDETERMINED), err
     assert "the 3 classes" in out.lower()
     assert "shares of the classes' entropy" in out

@@ -290,6 +290,37 @@ def test_figures_of_a_discovery(tmp_path, now):
     assert shown["progress"] == {"share": 0.02, "left": "", "done": 2, "total": 100}
 
 
+@pytest.mark.parametrize(
+    ("loss", "unit", "whole"),
+    [
+        ({}, "variance", "the outputs' variance"),
+        ({"loss": "mse"}, "variance", "the outputs' variance"),
+        ({"loss": "cross_entropy"}, "entropy", "the classes' entropy"),
+        ({"loss": {"hostile": []}}, "variance", "the outputs' variance"),
+    ],
+)
+def test_errors_are_shares_of_the_right_thing(tmp_path, now, loss, unit, whole):
+    folder = tmp_path / "mine" / ".progress"
+    write_record(folder, start(now, **loss), step(now, 1, error=0.02), step(now, 2, rank=3, error=0.02))
+    write_stage(folder, "main-3")
+    (view,) = Watcher(tmp_path).runs()
+    shown = snapshot(view)
+    made = {figure["key"]: figure for figure in shown["figures"]}
+    assert made["error"]["layout"]["yaxis"]["title"]["text"] == f"held-out error (share of the {unit})"
+    assert f"as a share of {whole}, when" in made["loss"]["reading"]
+    assert shown["facts"][1]["note"] == f"the best so far, share of the {unit}"
+    assert ("variance" in json.dumps(shown)) == (unit == "variance")
+    # The same of the answer.
+    shutil.rmtree(folder.parent)
+    folder.parent.mkdir()
+    document = discovery_document()
+    document["profile"] |= {f"{key}_kind": value for key, value in loss.items()}
+    files.write_json(folder.parent / "discovery.json", document)
+    (view,) = Watcher(tmp_path).runs()
+    (error,) = snapshot(view)["figures"]
+    assert error["layout"]["yaxis"]["title"]["text"] == f"held-out error (share of the {unit})"
+
+
 def test_figures_of_a_training(tmp_path, now):
     steps = [step(now + i, i, 50, "train", loss=1.0 / i, cost=0.5 / i, rank=4) for i in range(1, 30)]
     write_record(tmp_path / ".F-rank-1.progress", start(now), *steps)

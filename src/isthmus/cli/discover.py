@@ -172,7 +172,7 @@ def run_discovery(
         folder / PROGRESS / LIVE,
         sentence=f"How many variables {_asked(X, Y)}? {len(X)} samples of {X.shape[1]} inputs.",
         command=sys.argv[1:],
-        facts={"ridge": options.get("ridge", "auto")},
+        facts={"ridge": options.get("ridge", "auto"), "loss": options.get("loss", "mse")},
     )
     with contextlib.redirect_stdout(sys.stderr), record:
         found = discover(X, Y, **options, checkpoint=folder / PROGRESS, show_progress=record.beside(progress))

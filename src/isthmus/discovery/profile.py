@@ -18,6 +18,16 @@ from isthmus.objective import LOSSES
 Array = NDArray[np.float64]
 
 
+def whole_of(loss_kind: str) -> str:
+    """What errors and losses of that kind are shares of."""
+    return "the classes' entropy" if loss_kind == "cross_entropy" else "the outputs' variance"
+
+
+def unit_of(loss_kind: str) -> str:
+    """The same in one word."""
+    return "entropy" if loss_kind == "cross_entropy" else "variance"
+
+
 @dataclass(frozen=True, eq=False)
 class RankProfile:
     """For each k, the best network of bottleneck rank ≤ k that was found. Arrays are by row, k rising.
@@ -101,12 +111,12 @@ class RankProfile:
     @property
     def whole(self) -> str:
         """What errors are shares of."""
-        return "the classes' entropy" if self.loss_kind == "cross_entropy" else "the outputs' variance"
+        return whole_of(self.loss_kind)
 
     @property
     def unit(self) -> str:
         """The same in one word."""
-        return "entropy" if self.loss_kind == "cross_entropy" else "variance"
+        return unit_of(self.loss_kind)
 
     @property
     def slack(self) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from isthmus.discovery.profile import unit_of, whole_of
 from isthmus.report.charts import axis, label, layout, lines, powers
 from isthmus.report.page import short
 from isthmus.serving.stages import IN_USE, Stage
@@ -18,9 +19,11 @@ FLOOR = 1e-7
 Walks = Mapping[tuple[int, int], float]
 
 
-def figures_of(walks: Walks, stages: Sequence[Stage], curves: Mapping[str, list[tuple[float, float]]]) -> list[Any]:
+def figures_of(
+    walks: Walks, stages: Sequence[Stage], curves: Mapping[str, list[tuple[float, float]]], loss_kind: str = "mse"
+) -> list[Any]:
     """All figures for which there is something to show."""
-    made = [_errors(walks), _spectra(stages), _losses(stages), _norms(stages)]
+    made = [_errors(walks, loss_kind), _spectra(stages), _losses(stages, loss_kind), _norms(stages)]
     return [one for one in (*made, *([] if stages or walks else _curves(curves))) if one is not None]
 
 
@@ -41,7 +44,7 @@ def _log(title: str, values: Iterable[float | None]) -> dict[str, Any]:
     return axis(title, type="log", **chosen)
 
 
-def _errors(walks: Walks) -> dict[str, Any] | None:
+def _errors(walks: Walks, loss_kind: str) -> dict[str, Any] | None:
     """Held-out error against the number of coordinates: one line for each walk, the first one strong."""
     if not walks:
         return None
@@ -63,7 +66,7 @@ def _errors(walks: Walks) -> dict[str, Any] | None:
         "where it rises, one too many is gone. Thin lines repeat it from other starts."
     )
     x = axis("number of coordinates k", tickvals=marks, ticktext=texts, showgrid=False)
-    y = _log("held-out error (share of variance)", walks.values())
+    y = _log(f"held-out error (share of the {unit_of(loss_kind)})", walks.values())
     return _figure("error", "Held-out error", reading, data, x, y)
 
 
@@ -101,9 +104,9 @@ def _by_stage(key: str, title: str, reading: str, points: list[tuple[Stage, floa
     return _figure(key, title, reading, data, x, y)
 
 
-def _losses(stages: Sequence[Stage]) -> Any:
+def _losses(stages: Sequence[Stage], loss_kind: str) -> Any:
     points = [(stage, stage.loss) for stage in stages if stage.loss is not None and stage.loss > 0]
-    reading = "Cost plus ridge on the training rows, as a share of the outputs' variance, when each training ended."
+    reading = f"Cost plus ridge on the training rows, as a share of {whole_of(loss_kind)}, when each training ended."
     up = _log("regularised loss", [value for _, value in points])
     return _by_stage("loss", "Loss of each training", reading, points, "@vermilion", up)
 

@@ -34,6 +34,8 @@ class Session:
     sentence: str
     command: str
     ridge: float | None
+    #: ``"mse"``, or ``"cross_entropy"`` of classes.
+    loss_kind: str
     #: ``""`` while it goes on.
     end: str = ""
     error: str = ""
@@ -88,6 +90,8 @@ class Record:
             plain(content["sentence"], 500),
             plain(content["command"], 500),
             float(ridge) if isinstance(ridge, (int, float)) else None,
+            # Records of a time when there were no classes do not say.
+            plain(content.get("loss", "mse"), 20),
         )
         self.sessions += 1
         self.speed.clear()

@@ -9,6 +9,7 @@ from typing import Any
 from isthmus._html import TONES, number
 from isthmus._progress import duration
 from isthmus.discovery.discover import STRENGTH
+from isthmus.discovery.profile import unit_of
 from isthmus.discovery.walk import Effort
 from isthmus.serving.figures import Walks, figures_of
 from isthmus.serving.record import Record
@@ -58,8 +59,9 @@ def snapshot(view: RunView) -> dict[str, Any]:
     """All that the page shows; equal for equal states."""
     record, walks = view.record or Record(), view.record.walks if view.record else {}
     session = record.session
+    loss_kind = "mse" if session is None else session.loss_kind
     if view.answer is not None:
-        walks = view.answer.walks
+        walks, loss_kind = view.answer.walks, view.answer.loss_kind
     _, _, meaning = STATES[view.state]
     stopped = view.state in ("interrupted", "killed", "silent")
     # What is said in full by the sentence need not be said twice.
@@ -78,8 +80,8 @@ def snapshot(view: RunView) -> dict[str, Any]:
         "finished": view.state == "finished",
         "report": view.has_report,
         "progress": _progress(record, running=view.state == "running"),
-        "facts": _facts(view, walks),
-        "figures": figures_of(walks, view.stages, {} if view.kind == "discovery" else record.curves),
+        "facts": _facts(view, walks, loss_kind),
+        "figures": figures_of(walks, view.stages, {} if view.kind == "discovery" else record.curves, loss_kind),
         "lines": [[round(at, 1), text] for at, text in record.lines],
     }
 
@@ -121,7 +123,7 @@ def rank_so_far(walks: Walks, ridge: float | None) -> str:
     return f"≤ {least}" if least == min(ranks) and least > 1 else str(least)
 
 
-def _facts(view: RunView, walks: Walks) -> list[dict[str, str]]:
+def _facts(view: RunView, walks: Walks, loss_kind: str) -> list[dict[str, str]]:
     def fact(label: str, value: str, note: str) -> dict[str, str]:
         return {"label": label, "value": value, "note": note}
 
@@ -135,7 +137,7 @@ def _facts(view: RunView, walks: Walks) -> list[dict[str, str]]:
     ridge = None if record.session is None else record.session.ridge
     facts = [fact("rank so far", rank_so_far(walks, ridge), "of the first walk, before it is checked")]
     if errors := [error for (walk, _), error in walks.items() if walk == 0]:
-        facts.append(fact("held-out error", number(min(errors)), "the best so far, share of variance"))
+        facts.append(fact("held-out error", number(min(errors)), f"the best so far, share of the {unit_of(loss_kind)}"))
     if view.stages:
         newest = view.stages[-1]
         facts.append(fact("coordinates in use", f"{newest.in_use} of {len(newest.values)}", f"in {newest.name}"))

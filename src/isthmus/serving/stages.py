@@ -36,7 +36,8 @@ class Stage:
     changed : float
         When it was written, seconds since the epoch.
     loss, norm_per_depth : float or None
-        The regularised loss relative to the variance of the outputs, and ‖θ‖²/L; None where not finite.
+        The regularised loss relative to the variance of the outputs (to the entropy of the classes), and ‖θ‖²/L; None
+        where not finite.
     values : tuple of float
         Singular values of W_{m+1}W_m, the product of the weights around the waist, falling. They do not depend on the
         coordinates chosen in it.

@@ -38,6 +38,8 @@ class Answer:
     verdict: str
     #: Held-out error by walk and rank, as in a record; empty where there is none.
     walks: dict[tuple[int, int], float]
+    #: Of these errors: ``"mse"``, or ``"cross_entropy"`` of classes.
+    loss_kind: str = "mse"
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,8 @@ def _answer_of_document(kind: str, content: Any) -> Answer:
         for row in profile["rows"][:100] if profile is not None else ():
             if isinstance(row["error"], (int, float)):
                 walks[index, 0 if row["start"] == "fresh" else int(row["rank"])] = float(row["error"])
-    return Answer(kind, plain(content["sentence"], 500), plain(content["verdict"], 40), walks)
+    loss_kind = plain((content["profile"] or {}).get("loss_kind", "mse"), 20)
+    return Answer(kind, plain(content["sentence"], 500), plain(content["verdict"], 40), walks, loss_kind)
 
 
 def _answer_of_run(config: Any, outcomes: Any) -> Answer:
