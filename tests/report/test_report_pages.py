@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,7 +185,7 @@ def test_one_file_that_loads_nothing(whole):
     assert rules["default-src"] == rules["connect-src"] == "'none'"
     # The hashes by the other route: from what a browser would find between the tags.
     found = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in page.scripts]
-    assert rules["script-src"].split() == found and len(found) == 2
+    assert rules["script-src"].split() == found and len(found) == 3
 
 
 def test_a_page_without_figures_carries_no_plotly(whole):
@@ -207,7 +208,7 @@ def test_hostile_names_are_text():
     for name in HOSTILE:
         assert name in shown, name[:40]
     # No element came out of a name.
-    assert page.tags.count("script") == 3 and "img" not in page.tags and "b" not in page.tags
+    assert page.tags.count("script") == 4 and "img" not in page.tags and "b" not in page.tags
     block = re.search(r'id="figures">(.*?)</script>', text, flags=re.DOTALL)
     assert block is not None and not set("<>&\u2028\u2029") & set(block[1])
     assert "49" not in [one.strip() for one in page.text]
@@ -219,6 +220,17 @@ def test_names_for_plotly_are_escaped_and_short():
     assert label("שלום").startswith("\u2068")
     assert len(label("long" * 2500)) == 26
     assert label("  ") == "(no name)"
+
+
+def test_what_two_pages_do_is_written_once():
+    """The report and the live page take theme, colours and dress from one file."""
+    homes = {"theme.js": "report", "report.js": "report", "sweep.js": "report", "live.js": "serving"}
+    source = Path(isthmus.__file__).parent
+    texts = {name: (source / home / "assets" / name).read_text(encoding="utf-8") for name, home in homes.items()}
+    shared = set(re.findall(r"function (\w+)\(", texts.pop("theme.js")))
+    assert {"isDark", "colour", "resolved", "dressed", "followTheme"} <= shared
+    for name, text in texts.items():
+        assert not shared & set(re.findall(r"function (\w+)\(", text)), name
 
 
 def test_a_script_that_would_end_its_element_is_refused():

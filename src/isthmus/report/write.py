@@ -31,7 +31,7 @@ def render(page: Page) -> str:
     environment.filters |= {"number": number, "tone": lambda word: TONES.get(word, "note"), "cell": _cell}
     phases = [{"key": one.key, "figure": one.figure, **one.content} for one in page.phases()]
     # A page without figures needs no Plotly.
-    scripts = [*([get_plotlyjs()] if page.figures() else []), _asset("report.js")]
+    scripts = [*([get_plotlyjs()] if page.figures() else []), _asset("theme.js"), _asset("report.js")]
     scripts += [_asset("sweep.js")] if phases else []
     return environment.get_template("page.html").render(
         page=page,

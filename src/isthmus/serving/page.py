@@ -29,7 +29,8 @@ _KINDS = {"js": "text/javascript", "css": "text/css"}
 @cache
 def asset(name: str) -> tuple[bytes, str] | None:
     """Content and type of a file of the page; None if there is none of that name."""
-    homes = {"report.css": "isthmus.report", "live.css": "isthmus.serving", "live.js": "isthmus.serving"}
+    homes = dict.fromkeys(("report.css", "theme.js"), "isthmus.report")
+    homes |= dict.fromkeys(("live.css", "live.js"), "isthmus.serving")
     kind = _KINDS.get(name.rpartition(".")[2], "")
     if name == "plotly.js":
         return get_plotlyjs().encode(), kind

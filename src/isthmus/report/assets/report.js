@@ -1,52 +1,16 @@
 "use strict";
-// Figures, theme, sorting and downloads of a report. No network, no framework.
+// Figures, sorting and downloads of a report, after theme.js. No network, no framework.
 (() => {
-  const root = document.documentElement;
+  const { root, config, colour, resolved } = isthmus;
   const specs = JSON.parse(document.getElementById("figures").textContent);
   const figures = new Map();
   const phone = 640;
-  // Texts may look like the name of a colour; there it means nothing.
-  const texts = new Set(["text", "ticktext", "name", "hovertemplate", "customdata"]);
-  const config = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
+  const own = { margin: { l: 10, r: 14, t: 18, b: 10 }, legend: { orientation: "h", y: 1.08, x: 0 } };
   // How far from what is seen a figure is drawn, so that who scrolls finds it there.
   const margin = "400px 0px";
 
-  function isDark() {
-    const chosen = root.dataset.theme;
-    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  }
-
-  function colour(name) {
-    return getComputedStyle(root).getPropertyValue(`--${name}`).trim();
-  }
-
-  // Plain data with columns and colours in place of their names.
-  function resolved(value, columns, key) {
-    if (texts.has(key) || value === null) return value;
-    if (typeof value === "string") return value[0] === "@" ? colour(value.slice(1)) : value;
-    if (Array.isArray(value)) return value.map((one) => resolved(one, columns, key));
-    if (typeof value !== "object") return value;
-    if (Number.isInteger(value.column)) return columns[value.column];
-    return Object.fromEntries(Object.entries(value).map(([k, one]) => [k, resolved(one, columns, k)]));
-  }
-
-  function dressed(layout, width) {
-    const line = { gridcolor: colour("grid"), linecolor: colour("faint"), tickcolor: colour("faint"), tickfont: { color: colour("muted") } };
-    const base = {
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("ink") },
-      hoverlabel: { bgcolor: colour("ink"), bordercolor: colour("ink"), font: { color: colour("paper"), size: 13 }, align: "left" },
-      margin: { l: 10, r: 14, t: 18, b: 10 },
-      hovermode: "closest",
-      dragmode: false,
-      legend: { orientation: "h", y: 1.08, x: 0 },
-    };
-    const out = { ...base, ...layout };
-    for (const axis of ["xaxis", "yaxis"]) {
-      const title = { font: { size: 13, color: colour("muted") }, standoff: 12, ...layout[axis].title };
-      out[axis] = { ...line, showline: axis === "xaxis", ticks: "outside", ticklen: 4, fixedrange: true, ...layout[axis], title };
-    }
+  function laidOut(layout, width) {
+    const out = isthmus.dressed(layout, own, 12);
     if (width < phone) {
       out.height = Math.min(out.height, 420);
       if ((out.xaxis.tickvals ?? []).length > 14) Object.assign(out.xaxis, { tickangle: -90, tickfont: { ...out.xaxis.tickfont, size: 9 } });
@@ -122,7 +86,7 @@
     figure.narrow = width < phone;
     if (anew) Plotly.purge(plot);
     const data = slim(resolved(spec.data, spec.columns), width);
-    const layout = dressed(resolved(spec.layout, spec.columns), width);
+    const layout = laidOut(resolved(spec.layout, spec.columns), width);
     const done = Plotly.react(plot, data, paper ? { ...layout, width: paper } : { ...layout, autosize: true }, config);
     if (anew && spec.drives) plot.on("plotly_hover", (event) => drive(figure, event.points[0].x));
     return done;
@@ -226,21 +190,7 @@
     button.addEventListener("click", () => saveText(csv(table), "text/csv", `isthmus-${button.dataset.csv}.csv`));
   }
 
-  const toggle = document.getElementById("theme");
-  function nameTheme() {
-    toggle.textContent = isDark() ? "Light" : "Dark";
-    toggle.setAttribute("aria-label", `Switch to the ${isDark() ? "light" : "dark"} theme`);
-    toggle.setAttribute("aria-pressed", String(isDark()));
-  }
-  function showTheme() {
-    nameTheme();
-    figures.forEach((figure) => figure.drawn && draw(figure));
-  }
-  toggle.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    showTheme();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
+  isthmus.followTheme(() => figures.forEach((figure) => figure.drawn && draw(figure)));
 
   // Paper is white, and narrower than a screen.
   let before;
@@ -279,7 +229,6 @@
     });
   });
 
-  nameTheme();
   specs.forEach(prepare);
   figures.forEach(near ? drawWhenNear : (figure) => draw(figure));
   // Where figures wait to be looked at, the page is ready once those in sight are drawn.

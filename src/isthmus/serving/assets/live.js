@@ -1,51 +1,10 @@
 "use strict";
-// Theme, times, and the figures and words of a run that is followed. No framework; every text is set as text.
+// Times, and the figures and words of a run that is followed, after theme.js. No framework; every text is set as text.
 (() => {
-  const root = document.documentElement;
+  const { root, config, resolved } = isthmus;
   const $ = (id) => document.getElementById(id);
-  const config = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
-  // Texts may look like the name of a colour; there it means nothing.
-  const texts = new Set(["text", "ticktext", "name", "hovertemplate"]);
   const figures = new Map();
-
-  function isDark() {
-    const chosen = root.dataset.theme;
-    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  }
-
-  function colour(name) {
-    return getComputedStyle(root).getPropertyValue(`--${name}`).trim();
-  }
-
-  function coloured(value, key) {
-    if (texts.has(key) || value === null) return value;
-    if (typeof value === "string") return value[0] === "@" ? colour(value.slice(1)) : value;
-    if (Array.isArray(value)) return value.map((one) => coloured(one, key));
-    if (typeof value !== "object") return value;
-    return Object.fromEntries(Object.entries(value).map(([k, one]) => [k, coloured(one, k)]));
-  }
-
-  function dressed(layout) {
-    const line = { gridcolor: colour("grid"), linecolor: colour("faint"), tickcolor: colour("faint"), tickfont: { color: colour("muted") } };
-    const out = {
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("ink") },
-      hoverlabel: { bgcolor: colour("ink"), bordercolor: colour("ink"), font: { color: colour("paper"), size: 13 }, align: "left" },
-      margin: { l: 10, r: 14, t: 14, b: 10 },
-      hovermode: "closest",
-      dragmode: false,
-      legend: { orientation: "h", y: 1.12, x: 0 },
-      height: 300,
-      autosize: true,
-      ...layout,
-    };
-    for (const axis of ["xaxis", "yaxis"]) {
-      const title = { font: { size: 13, color: colour("muted") }, standoff: 10, ...layout[axis].title };
-      out[axis] = { ...line, showline: axis === "xaxis", ticks: "outside", ticklen: 4, fixedrange: true, ...layout[axis], title };
-    }
-    return out;
-  }
+  const own = { margin: { l: 10, r: 14, t: 14, b: 10 }, legend: { orientation: "h", y: 1.12, x: 0 }, height: 300, autosize: true };
 
   function element(tag, className, text) {
     const made = document.createElement(tag);
@@ -60,7 +19,8 @@
   });
 
   function draw(figure) {
-    Plotly.react(figure.plot, coloured(figure.spec.data), dressed(coloured(figure.spec.layout)), config);
+    const layout = isthmus.dressed(resolved(figure.spec.layout), own, 10);
+    Plotly.react(figure.plot, resolved(figure.spec.data), layout, config);
   }
 
   // Titles come with Plotly's escapes, since it reads a little HTML; here they are plain text.
@@ -206,20 +166,7 @@
     }
   }
 
-  const toggle = $("theme");
-  function showTheme() {
-    toggle.textContent = isDark() ? "Light" : "Dark";
-    toggle.setAttribute("aria-label", `Switch to the ${isDark() ? "light" : "dark"} theme`);
-    toggle.setAttribute("aria-pressed", String(isDark()));
-    figures.forEach(draw);
-  }
-  toggle.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    showTheme();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
-
-  showTheme();
+  isthmus.followTheme(() => figures.forEach(draw));
   const followed = document.querySelector("[data-events]");
   if (followed) {
     follow(followed.dataset.events);
