@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from isthmus import DataError, FileFormatError, IsthmusError, diagnose_checkpoints
-from isthmus.diagnosis import History, Monitor
+from isthmus.diagnosis import History, LayerSnapshot, Monitor, Snapshot, SpectrumSnapshot
 from isthmus.files import write_tensors
 from isthmus.plotting.history import draw_history
 from isthmus.plotting.style import render
@@ -45,6 +45,18 @@ def recorded(net=None, steps=6, *, spoil=False):
     return monitor.history, kept
 
 
+def spectrum(label):
+    return SpectrumSnapshot(label, torch.tensor([3.0, 1.0], dtype=torch.float64), 10.0, 1.2, 2, "full")
+
+
+#: The smallest history with everything in it, as text.
+WHOLE = History(
+    (Snapshot(0, "measured", "", (LayerSnapshot("a", "linear", (spectrum("weight"),), spectrum("x")),), 10.0, 1.0),),
+    ("by hand",),
+    {"every": 1},
+).to_json()
+
+
 def test_one_row_for_each_step_and_layer():
     history, _ = recorded()
     frame = history.to_frame()
@@ -72,6 +84,76 @@ def test_json_is_versioned_and_has_no_nan():
     assert content["snapshots"][-1]["norm_squared"] is None
     assert "not whole" in history.sentence
     assert repr(history).startswith("<History: 4 snapshots from step 0 to 6")
+
+
+@pytest.mark.parametrize("spoil", [False, True])
+def test_json_there_and_back(spoil):
+    history, _ = recorded(spoil=spoil)
+    content = json.loads(history.to_json())
+    again = History.from_dict(content)
+    assert json.loads(again.to_json()) == content
+    assert again.sentence == history.sentence and again.layers == history.layers
+    for one, other in zip(again.snapshots, history.snapshots):
+        for layer in one.layers:
+            inside, wanted = layer.representation, other[layer.name].representation
+            assert torch.equal(inside.values, wanted.values.double()) and inside.rank == wanted.rank
+    assert History.from_dict(json.loads(History(()).to_json())).sentence == "Nothing was recorded."
+
+
+def changed(content, path, value):
+    """A copy in which one place holds something else."""
+    content = copy.deepcopy(content)
+    *before, last = path
+    place = content
+    for key in before:
+        place = place[key]
+    if value is KeyError:
+        del place[last]
+    else:
+        place[last] = value
+    return content
+
+
+SNAPSHOT = ("snapshots", 0)
+LAYER = (*SNAPSHOT, "layers", 0)
+SPECTRUM = (*LAYER, "weights", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        (("format",), [None, "isthmus.diagnosis", KeyError]),
+        (("version",), [2, "1", KeyError]),
+        (("snapshots",), [None, {}, "text", 3, [None], [[]], [{}], KeyError]),
+        (("notes",), ["text", [3], None, KeyError]),
+        (("settings",), [[], None, KeyError]),
+        ((*SNAPSHOT, "step"), [1.5, True, "1", None, 10**30, -(10**30), KeyError]),
+        ((*SNAPSHOT, "state"), ["fine", 3, None, KeyError]),
+        ((*SNAPSHOT, "note"), [3, None, KeyError]),
+        ((*SNAPSHOT, "norm_squared"), [-1.0, "1", True, [], math.inf, 10**400, KeyError]),
+        ((*SNAPSHOT, "cost"), ["nan", {}, KeyError]),
+        ((*SNAPSHOT, "layers"), [None, {}, [3], KeyError]),
+        ((*LAYER, "name"), [3, None, KeyError]),
+        ((*LAYER, "weights"), [None, {}, [None], KeyError]),
+        ((*LAYER, "representation"), [3, [], {}, KeyError]),
+        ((*SPECTRUM, "values"), [[1.0, 2.0], [-1.0], [math.nan], ["1"], [[1.0]], [True], 3, [0.0] * 33, KeyError]),
+        ((*SPECTRUM, "rank"), [-1, 1.5, True, 10**30, KeyError]),
+        ((*SPECTRUM, "status"), ["sure", None, KeyError]),
+        ((*SPECTRUM, "participation_ratio"), [-1.0, "many", KeyError]),
+    ],
+    ids=lambda one: one[-1] if isinstance(one, tuple) else "",
+)
+def test_what_is_no_history_is_refused(path, values):
+    content = json.loads(WHOLE)
+    for value in values:
+        with pytest.raises(FileFormatError, match="History.from_dict"):
+            History.from_dict(changed(content, path, value))
+
+
+def test_no_mapping_is_no_history():
+    for content in (None, [], "isthmus.history", 3):
+        with pytest.raises(FileFormatError, match="must be a history of version 1"):
+            History.from_dict(content)
 
 
 def test_pictures():

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from isthmus import cli
 from isthmus.diagnosis import History, LayerSnapshot, Snapshot, SpectrumSnapshot
-from isthmus.report import page_of, write
-from isthmus.report.history_page import STEPS, VALUES
+from isthmus.report import page_of, save_report, write
+from isthmus.report.history_page import STEPS, VALUES, page_of_document
 from isthmus.report.page import Badge, Table
 from reported import HOSTILE
 from tools import assert_close
@@ -108,3 +109,43 @@ def test_every_history_has_a_page(found):
     block = re.search(r'id="figures">(.*?)</script>', text, flags=re.DOTALL)
     assert block is not None and "NaN" not in block[1] and not set("<>&") & set(block[1])
     assert len(json.loads(block[1])) == len(page_of(found).figures())
+
+
+# --- from its JSON
+
+
+def test_the_json_gives_the_same_page(tmp_path, capsys):
+    found = history(snapshot(0, HOSTILE, note=HOSTILE[0]), snapshot(10, state="failed", cost=math.nan))
+    (tmp_path / "history.json").write_text(found.to_json(), encoding="utf-8")
+    save_report(found, tmp_path / "direct.html")
+    assert cli.main(["report", str(tmp_path / "history.json"), "--out", str(tmp_path / "page.html"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["subject"], told["verdict"]) == ("History", "incomplete")
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "direct.html").read_bytes()
+
+
+def test_numbers_at_the_ends_of_the_range_have_a_page():
+    ends = (1.7e308, 1.0, 5e-324, 0.0)
+    layers = (LayerSnapshot("a", "linear", (spectrum(*ends),), spectrum(*ends)),)
+    wide = [snapshot(step, layers=layers, norm_squared=size, cost=size) for step, size in enumerate(ends)]
+    content = json.loads(history(*(replace(one, step=s) for one, s in zip(wide, (-(2**53), 0, 0, 2**53)))).to_json())
+    text = write.render(page_of_document(content))
+    assert "Infinity" not in text and "NaN" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format": "isthmus.history"}',
+        '{"format": "isthmus.history", "version": 1, "snapshots": [{}], "notes": [], "settings": {}}',
+        '{"format": "isthmus.history", "version": 1, "snapshots": NaN, "notes": [], "settings": {}}',
+        '{"format": "isthmus.history", "format": "isthmus.history"}',
+        '{"format": "isthmus.history", "version": 1, "snapshots": ' + "[" * 80 + "]" * 80 + "}",
+    ],
+    ids=["bare", "no fields", "NaN", "twice", "deep"],
+)
+def test_what_is_no_history_is_no_page(text, tmp_path, capsys):
+    (tmp_path / "history.json").write_text(text, encoding="utf-8")
+    assert cli.main(["report", str(tmp_path / "history.json")]) == 3
+    assert "history" in capsys.readouterr().err.lower()
+    assert not (tmp_path / "report.html").exists()

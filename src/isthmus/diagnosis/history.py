@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus import _html
 from isthmus._checks import fail
+from isthmus._errors import FileFormatError
 from isthmus.diagnosis.quantities import SCHEMA_VERSION
 from isthmus.diagnosis.snapshot import MEASURED, TOP, Snapshot, frame_row
 
@@ -100,6 +101,24 @@ class History:
             "settings": dict(self.settings),
             "quantities": QUANTITIES,
         }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> History:
+        """Inverse of :meth:`to_dict`, for files of strangers; what follows from the rest is computed again."""
+        who, do = "History.from_dict", "Pass what `History.to_dict` or `to_json` gave."
+        found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)
+        if found != ("isthmus.history", SCHEMA_VERSION):
+            fail(who, f"`content` must be a history of version {SCHEMA_VERSION}", found, do, error=FileFormatError)
+        try:
+            snapshots, notes, settings = (content[key] for key in ("snapshots", "notes", "settings"))
+            if not isinstance(snapshots, list) or not isinstance(notes, list) or not isinstance(settings, dict):
+                raise TypeError("`snapshots` and `notes` must be lists, `settings` a mapping")
+            if not all(isinstance(note, str) for note in notes):
+                raise TypeError("`notes` must be texts")
+            return History(tuple(map(Snapshot.from_dict, snapshots)), tuple(notes), dict(settings))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            got = f"{type(error).__name__}: {error}"
+            fail(who, "every field must be there and of its type", got, do, error=FileFormatError)
 
     def to_json(self) -> str:
         """The same as text; no number in it is NaN or infinite (those are null)."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 #: Values of each spectrum that are kept.
 TOP = 32
 MEASURED, NOT_FINITE, FAILED = "measured", "not finite", "failed"
+STATES = (MEASURED, NOT_FINITE, FAILED)
+_STATUSES = ("clear", "full", "unclear", "zero", NOT_FINITE, "not computed")
+#: Integers beyond are not exact as numbers of JSON.
+_LARGEST = 2**53
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +65,22 @@ class SpectrumSnapshot:
             "status": self.status,
         }
 
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> SpectrumSnapshot:
+        """Inverse of :meth:`to_dict`; a ValueError or its like where something is not as it must be."""
+        values = [_float(value, low=0.0) for value in _listed(content["values"])]
+        if len(values) > TOP or values != sorted(values, reverse=True):
+            raise ValueError(f"`values` must be at most {TOP} falling numbers")
+        rank = content["rank"]
+        return SpectrumSnapshot(
+            label=_text(content["label"]),
+            values=torch.tensor(values, dtype=torch.float64),
+            norm_squared=_known(content["norm_squared"], low=0.0),
+            participation_ratio=_known(content["participation_ratio"], low=0.0),
+            rank=None if rank is None else _integer(rank, low=0),
+            status=_text(content["status"], _STATUSES),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class LayerSnapshot:
@@ -78,6 +99,17 @@ class LayerSnapshot:
             "weights": [part.to_dict() for part in self.weights],
             "representation": None if self.representation is None else self.representation.to_dict(),
         }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> LayerSnapshot:
+        """Inverse of :meth:`to_dict`."""
+        inside = content["representation"]
+        return LayerSnapshot(
+            name=_text(content["name"]),
+            kind=_text(content["kind"]),
+            weights=tuple(SpectrumSnapshot.from_dict(part) for part in _listed(content["weights"])),
+            representation=None if inside is None else SpectrumSnapshot.from_dict(inside),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +152,18 @@ class Snapshot:
             "layers": [layer.to_dict() for layer in self.layers],
         }
 
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Snapshot:
+        """Inverse of :meth:`to_dict`."""
+        return Snapshot(
+            step=_integer(content["step"], low=-_LARGEST),
+            state=_text(content["state"], STATES),
+            note=_text(content["note"]),
+            layers=tuple(LayerSnapshot.from_dict(layer) for layer in _listed(content["layers"])),
+            norm_squared=_known(content["norm_squared"], low=0.0),
+            cost=_known(content["cost"]),
+        )
+
 
 def frame_row(snapshot: Snapshot, layer: LayerSnapshot | None) -> Mapping[str, Any]:
     """One line of a table: a step, and a layer of it (None where nothing was measured)."""
@@ -144,3 +188,37 @@ def frame_row(snapshot: Snapshot, layer: LayerSnapshot | None) -> Mapping[str, A
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+# What a file holds is of its type and in its range, or is refused.
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"a list is needed, not a {type(value).__name__}")
+    return value
+
+
+def _text(value: Any, choices: Sequence[str] = ()) -> str:
+    if not isinstance(value, str) or (choices and value not in choices):
+        what = f"one of {', '.join(choices)}" if choices else "a text"
+        raise ValueError(f"{value!r:.60} is not {what}")
+    return value
+
+
+def _integer(value: Any, *, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _LARGEST:
+        raise ValueError(f"{value!r:.60} is not an integer in [{low}, {_LARGEST}]")
+    return value
+
+
+def _float(value: Any, *, low: float = -math.inf) -> float:
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not plain or not math.isfinite(value) or value < low:
+        raise ValueError(f"{value!r:.60} is not a finite number" + (f" from {low:g} on" if low > -math.inf else ""))
+    return float(value)
+
+
+def _known(value: Any, *, low: float = -math.inf) -> float:
+    """A number, or NaN for the null that :func:`_number` writes."""
+    return math.nan if value is None else _float(value, low=low)

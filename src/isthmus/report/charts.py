@@ -49,7 +49,8 @@ def powers(low: float, high: float = 1.0) -> dict[str, Any]:
     """Settings of a logarithmic axis with a mark at every power of ten between two numbers."""
     # Written by ourselves: Plotly sets powers larger than its other marks.
     above, below = "⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789"
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    # Beyond these powers there is no number.
+    exponents = range(max(math.floor(math.log10(low)), -307), min(math.ceil(math.log10(high)), 308) + 1)
     names = [f"10{str(e).replace('-', '⁻').translate(str.maketrans(below, above))}" for e in exponents]
     named = {"0": "1", "1": "10"}
     texts = [named.get(str(e), name) for e, name in zip(exponents, names)]

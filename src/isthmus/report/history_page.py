@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from isthmus._checks import fail
+from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import number, plain
 from isthmus.diagnosis import History, LayerSnapshot, Snapshot
 from isthmus.diagnosis.snapshot import MEASURED
@@ -62,6 +65,17 @@ def page_of(history: History) -> Page:
     ]
     answer = Answer(plain(history.sentence, 400), verdict, reasons[:12], meaning[verdict])
     return Page("History", "History", answer, facts, [one for one in sections if one.blocks])
+
+
+def page_of_document(document: Any) -> Page:
+    """The page of what :meth:`History.to_json` wrote; the file may be a stranger's."""
+    try:
+        return page_of(History.from_dict(document))
+    except IsthmusError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
+        must, do = "the JSON must be that of a History", "`History.to_json` gives one."
+        return fail("report", must, f"{type(problem).__name__}: {problem}", do, error=FileFormatError)
 
 
 def _few(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
