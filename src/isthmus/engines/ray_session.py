@@ -10,17 +10,14 @@ import secrets
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from isthmus._checks import fail
+from isthmus.engines.ray_folder import temporary_folder
 
-#: Room for Ray's own folders and sockets below a temporary folder: the path of a socket has at most 107 bytes (103 on
-#: macOS), and Ray appends about 75.
-_LONGEST_TEMPORARY = 30
 #: A loopback address that Ray takes as given; it replaces 127.0.0.1 itself by the address of the network card, whose
 #: change (another wireless network, a VPN) would end the private Ray, and through which others could reach it.
 _LOOPBACK = "127.0.0.2"
@@ -71,7 +68,7 @@ def session(
         stack.enter_context(_quiet())
         extra = {"RAY_USAGE_STATS_ENABLED": "0"}
         if address is None:
-            folder = stack.enter_context(_temporary_folder())
+            folder = stack.enter_context(temporary_folder())
             # Ray would keep its token in the user's home; this one lives and dies with the private Ray.
             token = Path(folder) / "token"
             token.write_text(secrets.token_hex(32), encoding="ascii")
@@ -131,15 +128,6 @@ def _check_connection(ray: Any, address: str | None, runtime_env: Mapping[str, A
     if runtime_env:
         do = "Give it to your own `ray.init`."
         fail("RayEngine", "`runtime_env` can be set only by whoever connects", f"a connection to {here}", do)
-
-
-@contextlib.contextmanager
-def _temporary_folder() -> Iterator[str]:
-    usual = tempfile.gettempdir()
-    parent = usual if len(os.fsencode(usual)) <= _LONGEST_TEMPORARY else "/tmp"  # noqa: S108 - a folder of ours in it
-    # Logs may still be written while the processes end.
-    with tempfile.TemporaryDirectory(prefix="isthmus-", dir=parent, ignore_cleanup_errors=True) as folder:
-        yield folder
 
 
 @contextlib.contextmanager
