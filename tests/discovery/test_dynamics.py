@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from isthmus import IsthmusError, dynamics_of
@@ -125,9 +126,49 @@ def test_plain_data_and_picture(both):
     assert repr(both).startswith("Closed")
 
 
+START = pd.Timestamp("2024-03-30 23:00")
+#: Steps of twenty milliseconds; a clock that is put forward in the night must not matter.
+DATES = START + pd.to_timedelta(TIME, unit="s")
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        DATES,
+        pd.Series(DATES),
+        pd.DataFrame({"when": DATES}),
+        DATES.to_numpy(),
+        DATES.tz_localize("UTC").tz_convert("Europe/Berlin"),
+        list(DATES.to_pydatetime()),
+        [str(moment) for moment in DATES],
+        pd.to_timedelta(TIME, unit="s"),
+        TIME[:, None],
+    ],
+    ids=["index", "series", "frame", "array", "zone", "objects", "text", "durations", "column"],
+)
+def test_dates_are_times(both, time):
+    found = dynamics_of(U, time, GROUPS)
+    assert (found.state, found.method) == (both.state, both.method)
+    # Seconds since 1970 have seven digits behind the point, the steps here are of 0.02.
+    np.testing.assert_allclose(found.velocity, both.velocity, rtol=1e-4)
+    np.testing.assert_array_equal(found.coordinates, both.coordinates)
+
+
+def test_unequal_dates_are_not_taken_for_equal_ones(both):
+    later = TIME + np.where(TIME > 0.2, 1e-3, 0.0)
+    points = velocities("t", U, later + 1.7e9, GROUPS)[0]
+    assert len(points) < len(both.coordinates)
+    np.testing.assert_array_equal(points, velocities("t", U, later, GROUPS)[0])
+
+
 def test_errors():
-    with pytest.raises(IsthmusError, match="one entry for each row"):
+    with pytest.raises(IsthmusError, match=f"`time` must have {len(U)} entries, one for each row"):
         dynamics_of(U, TIME[:5], GROUPS)
+    with pytest.raises(IsthmusError, match="`groups` must have one entry for each row"):
+        dynamics_of(U, TIME, GROUPS[:5])
+    for time in (None, ["noon"] * len(U), ["01/02/2020"] * len(U), [pd.NaT, *DATES[1:]], np.column_stack([TIME, TIME])):
+        with pytest.raises(IsthmusError, match="dynamics_of: `time`"):
+            dynamics_of(U, time, GROUPS)
     with pytest.raises(IsthmusError, match="must differ"):
         dynamics_of(U, 0 * TIME, GROUPS)
     with pytest.raises(IsthmusError, match="two times"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isthmus import DataError
-from isthmus.discovery.task import _moments, make_task
+from isthmus.discovery.task import make_task, moments_of
 from isthmus.tables import choose_columns
 from tools import gaussian
 
@@ -128,7 +128,7 @@ def test_dates_are_read_as_in_a_table():
         frame = pd.DataFrame({"a": [1.0, 2.0], "y": [1.0, 2.0], "t": pd.Series(time)})
         wanted = choose_columns(frame, targets="y", time="t").time
         assert wanted.tolist() == [1577836800, 1578009600]
-        assert _moments("discover", time, 2).tolist() == wanted.tolist()
+        assert moments_of("discover", time, 2).tolist() == wanted.tolist()
 
 
 def test_rows_of_the_same_inputs_stay_together():

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from isthmus._checks import as_matrix, as_tensor, check_integer, check_number, fail
+from isthmus._checks import as_matrix, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
 from isthmus._html import badge, card, heading, number, table, told
+from isthmus.discovery.task import moments_of
 from isthmus.discovery.velocities import Field, fit_field, held_out, velocities
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def dynamics_of(
     coordinates : array (N, k)
         u, one row for each trajectory and time.
     time : array (N,)
-        Times may differ from trajectory to trajectory.
+        Numbers or dates, of which velocities are then per second. Times may differ from trajectory to trajectory.
     groups : array (N,)
         Which trajectory a row belongs to, as integers or text.
     tolerance : float, default 0.05
@@ -151,10 +152,10 @@ def dynamics_of(
     """
     who = "dynamics_of"
     U = as_matrix(who, "coordinates", coordinates).numpy()
-    t = as_tensor(who, "time", time).numpy()
-    if t.shape != (len(U),) or np.shape(groups) != (len(U),):
-        got = f"{t.shape} and {np.shape(groups)} for {len(U)} rows"
-        fail(who, "`time` and `groups` must have one entry for each row", got, "Align them.", error=DataError)
+    t = moments_of(who, time, len(U))
+    if np.shape(groups) != (len(U),):
+        got = f"{np.shape(groups)} for {len(U)} rows"
+        fail(who, "`groups` must have one entry for each row", got, "Align them.", error=DataError)
     check_number(who, "tolerance", tolerance, low=0.0, high=1.0, low_open=True)
     check_integer(who, "points", points, low=50)
     rng = np.random.default_rng(check_integer(who, "seed", seed, low=0))

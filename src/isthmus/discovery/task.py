@@ -114,7 +114,7 @@ def make_task(
     For ``loss="cross_entropy"`` Y are rows of 0 and 1; every class is then divided for itself.
     """
     classes = loss == "cross_entropy"
-    codes, moments = _codes(who, groups, len(X)), _moments(who, time, len(X))
+    codes, moments = _codes(who, groups, len(X)), None if time is None else moments_of(who, time, len(X))
     # Rows named by `cv` must stay where they are.
     own_rows = cv is None or isinstance(cv, (int, np.integer))
     order = canonical_order(X, Y) if own_rows else np.arange(len(X))
@@ -226,9 +226,8 @@ def _codes(who: str, groups: Any, rows: int) -> NDArray[np.int64] | None:
     )
 
 
-def _moments(who: str, time: Any, rows: int) -> Array | None:
-    if time is None:
-        return None
+def moments_of(who: str, time: Any, rows: int) -> Array:
+    """An argument ``time`` as numbers, one for each row: as given, or seconds of dates and durations."""
     values = as_matrix(who, "time", as_moments(who, "time", time), columns=1).numpy()[:, 0]
     if len(values) != rows:
         fail(who, f"`time` must have {rows} entries, one for each row", len(values), "Align it.", error=DataError)

@@ -55,7 +55,8 @@ def velocities(who: str, U: Array, time: Array, owner: NDArray[np.int64]) -> tup
     if not (step > 0).all():
         got = f"{int((step <= 0).sum())} repeated times"
         fail(who, "the times of a trajectory must differ", got, "Give each trajectory its own group.", error=DataError)
-    equal = np.ptp(step) <= 1e-6 * step.max()
+    # Dates are large numbers of seconds: their differences have what rounding left of them.
+    equal = np.ptp(step) <= 1e-6 * step.max() + 2 * np.finfo(np.float64).eps * np.abs(time).max()
     points, speeds, owners = [], [], []
     for rows in trajectories:
         path = U[rows]
