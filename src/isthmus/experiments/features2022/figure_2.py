@@ -74,8 +74,12 @@ class FeaturesFigure2(Experiment):
     teacher_lam: float = parameter(1e-6, "λ of the right panel", source="paper", low=1e-12, high=10.0)
     teacher_gain: float = parameter(2.0, "weights of the teacher are N(0, gain/n_{ℓ-1})", low=1e-6, high=1e6)
     average_outputs: bool = parameter(True, "whether the mean squared error is averaged over outputs")
-    trials: int = parameter(
-        3, "networks for each width; the paper's 3 are those of the teacher", source="paper", low=1, high=100
+    trials: int = parameter(3, "networks for each width in the left panel", low=1, high=100)
+    teacher_trials: int = parameter(
+        12,
+        "the same on the right: one in six finds a student as wide as the teacher, and the paper has 3",
+        low=1,
+        high=100,
     )
     first_lam: float = parameter(1e-2, "λ that the left panel's trainings come down from", low=0.0, high=10.0)
     teacher_first_lam: float = parameter(1e-3, "the same for the right panel", low=0.0, high=10.0)
@@ -97,28 +101,32 @@ class FeaturesFigure2(Experiment):
             teacher_lam=1e-4,
             teacher_first_lam=1e-2,
             trials=2,
+            teacher_trials=2,
             steps=20,
         )
 
     def compute(self, progress: ProgressFactory) -> dict[str, np.ndarray]:
         """Train every network; losses (λ, trials, widths) and (trials, widths), states beside them."""
         arrays: dict[str, np.ndarray] = {"widths": np.array(self.widths), "lams": np.array(self.lams)}
-        with progress((len(self.lams) + 1) * self.trials * len(self.widths), self.id) as bar:
+        networks = len(self.lams) * self.trials + self.teacher_trials
+        with progress(networks * len(self.widths), self.id) as bar:
             task = self._classes()
             arrays["left_constant"] = np.array(constant_cost(task.Y, task.loss))
-            rows = [self._curve(task, lam, self.first_lam, 1.5, bar) for lam in self.lams]
+            rows = [self._curve(task, lam, self.first_lam, 1.5, self.trials, bar) for lam in self.lams]
             arrays |= {f"left_{name}": np.stack([row[name] for row in rows]) for name in rows[0]}
             task, least = self._teacher()
-            curve = self._curve(task, self.teacher_lam, self.teacher_first_lam, 3.0, bar)
+            curve = self._curve(task, self.teacher_lam, self.teacher_first_lam, 3.0, self.teacher_trials, bar)
             arrays |= {f"right_{name}": values for name, values in curve.items()}
             arrays["teacher_loss"] = np.array(self.teacher_lam * least)
             arrays["right_constant"] = np.array(constant_cost(task.Y) * task.unit)
         return arrays
 
-    def _curve(self, task: _Task, lam: float, first: float, adam: float, bar: Progress) -> dict[str, np.ndarray]:
+    def _curve(
+        self, task: _Task, lam: float, first: float, adam: float, trials: int, bar: Progress
+    ) -> dict[str, np.ndarray]:
         """One λ: what became of every trial at every width, (trials, widths) each."""
         names = ("train", "test", "states", "gradients", "decreases")
-        table = {name: np.zeros((self.trials, len(self.widths))) for name in names}
+        table = {name: np.zeros((trials, len(self.widths))) for name in names}
         ridge, raised, n = ridge_from("features2022", lam) / task.unit, max(1.0, first / lam), self.steps
         plan = [
             Phase("adam", max(1, round(adam * n)), 1e-2, ridge_start=raised, ridge_end=raised, anneal=True),
@@ -127,7 +135,7 @@ class FeaturesFigure2(Experiment):
         ]
         dims = len(task.V), task.d_out
         for column, width in enumerate(self.widths):
-            for trial in range(self.trials):
+            for trial in range(trials):
                 net = start([dims[0], width, width, dims[1]], task.V, self.seed + 1000 * trial, torch.float32)
                 options = {"ridge": ridge, "loss": task.loss, "tolerance": self.tolerance}
                 result = fit(net, task.X, task.Y, plan, show=silent, **options)
