@@ -98,6 +98,13 @@ def test_outputs_that_are_multiples_of_each_other_are_one(line):
     assert any(note.startswith("1 constant output column set aside: ") for note in answer.notes)
 
 
+def test_a_column_that_varies_like_rounding_is_set_aside_and_said_to_vary(line):
+    X = np.hstack([line.X, 1e15 + line.X[:, :1], np.full((len(line.X), 1), 7.0)])
+    notes = discover(X, line.Y[:, 0], **SMALL).notes
+    told = next(note for note in notes if note.startswith("2 constant input columns set aside: "))
+    assert "1 of them varies by less than 1e-13 of its size" in told and "subtract the offset" in told
+
+
 def test_one_input_is_trivial():
     x = gaussian(60, 1).numpy()
     answer = discover(x, np.hstack([x, x**2, np.sin(x)]), **QUICK)

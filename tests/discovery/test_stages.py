@@ -14,6 +14,7 @@ from isthmus import discover, files, problems
 from isthmus.discovery.fits import Fit
 from isthmus.discovery.keep import to_parts
 from isthmus.discovery.stages import Stages, fingerprint
+from isthmus.training.lbfgs import LBFGS
 from made import hourglass
 from tools import SEED
 
@@ -62,6 +63,24 @@ def test_every_moment_of_a_kill(task, whole, tmp_path):
         assert content(found) == content(whole[0])
         assert found.settings["stages_reused"] == count
         assert names(folder) == names(whole[1])
+
+
+@pytest.mark.parametrize("step", [3, 20, 40])
+def test_ctrl_c_in_the_middle_of_a_training(task, whole, tmp_path, monkeypatch, step):
+    """It ends the discovery at once; half a training is not kept for the whole one."""
+    count, original = itertools.count(), LBFGS.step
+
+    def interrupted(self, *arguments):
+        if next(count) == step:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LBFGS, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            discover(task.X, task.Y, checkpoint=tmp_path / "stages", **EFFORT)
+    assert next(count) == step + 1
+    assert content(discover(task.X, task.Y, checkpoint=tmp_path / "stages", **EFFORT)) == content(whole[0])
 
 
 def test_any_subset(task, whole, tmp_path):

@@ -94,12 +94,22 @@ def _train(
     stop: Callable[[TrainingEvent], bool] | None = None,
     loss: str = "mse",
 ) -> TrainingResult:
+    own = False
+
+    def callback(event: TrainingEvent) -> bool:
+        nonlocal own
+        own = stop is not None and stop(event)
+        return own
+
     with warnings.catch_warnings():
         # A fit that ends on its steps says so in its state.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        callbacks = () if stop is None else (stop,)
-        settings = {"phases": phases, "tolerance": 1e-3, "seed": seed, "callbacks": callbacks}
-        return train(net, X, Y, ridge=ridge, loss=loss, **settings)
+        settings = {"phases": phases, "tolerance": 1e-3, "seed": seed, "callbacks": [callback]}
+        result = train(net, X, Y, ridge=ridge, loss=loss, **settings)
+    if result.state == "interrupted" and not own:
+        # `train` keeps what it has when Ctrl-C comes; half of a fit would be taken, and kept, for the whole.
+        raise KeyboardInterrupt
+    return result
 
 
 @dataclass(frozen=True, eq=False)

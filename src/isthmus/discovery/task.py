@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from isthmus._checks import as_matrix, fail
 from isthmus._errors import DataError
 from isthmus._tablevalues import as_moments
-from isthmus.discovery.scaling import Scaling, linear_rank
+from isthmus.discovery.scaling import CONSTANT, Scaling, linear_rank
 from isthmus.discovery.splits import Splits, canonical_order
 from isthmus.discovery.walk import Data
 from isthmus.objective import constant_cost
@@ -136,7 +136,7 @@ def make_task(
         along = _autocorrelation(scaling_out(Y)[np.argsort(order)])
     bound, why = _bound(scaling_in(X), scaling_out(Y), classes)
     names = names or ([f"x{i}" for i in range(X.shape[1])], [f"y{i}" for i in range(Y.shape[1])])
-    notes = _notes(scaling_in, scaling_out, X, names)
+    notes = _notes(scaling_in, scaling_out, X, Y, names)
     if along > CORRELATED:
         notes += (
             f"neighbouring rows of Y resemble each other (correlation {along:.2f}): if they are a series, held-out "
@@ -193,14 +193,20 @@ def _dimensions(count: int) -> str:
     return "1 dimension" if count == 1 else f"{count} dimensions"
 
 
-def _notes(inputs: Scaling, outputs: Scaling, X: Array, names: Names) -> tuple[str, ...]:
+def _notes(inputs: Scaling, outputs: Scaling, X: Array, Y: Array, names: Names) -> tuple[str, ...]:
     notes = []
-    for scaling, what, own in zip((inputs, outputs), ("input", "output"), names):
+    for scaling, A, what, own in zip((inputs, outputs), (X, Y), ("input", "output"), names):
         count = int(scaling.constant.sum())
         if count:
             which = [name for name, same in zip(own, scaling.constant) if same]
             listed = ", ".join(repr(name) for name in which[:6]) + (", …" if count > 6 else "")
             notes.append(f"{count} constant {what} column{'s' * (count > 1)} set aside: {listed}")
+            moving = int((A[:, scaling.constant] != A[0, scaling.constant]).any(axis=0).sum())
+            if moving:
+                notes[-1] += (
+                    f"; {moving} of them varies by less than {CONSTANT:g} of its size, which is taken for rounding: "
+                    "if it is not, subtract the offset before"
+                )
         if scaling.axes is not None:
             notes.append(
                 f"{len(scaling.shift)} {what} columns rotated onto {len(scaling.axes)} principal axes "

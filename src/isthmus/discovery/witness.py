@@ -54,6 +54,8 @@ def testify(network: nn.Module, data: Data, strength: float, seed: int) -> tuple
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the state is told in the note
         result = train(net, data.X, data.Y, ridge=ridge, loss=data.loss, seed=seed)
+    if result.state == "interrupted":
+        raise KeyboardInterrupt
     note = (
         f"the given {kind}: training {result.state} ({result.reason}), cost {result.cost / alone:.3g} of a constant's"
     )
