@@ -28,6 +28,12 @@ MET = Hypothesis.of("given", True)
         (1.0, "≤", float("inf"), "holds"),
         (float("inf"), "≤", 1.0, "fails"),
         (0.0, "=", 0.0, "holds"),
+        (math.inf, "=", math.inf, "not applicable"),
+        (math.inf, "≤", math.inf, "not applicable"),
+        (math.inf, "=", -math.inf, "fails"),
+        (math.inf, "=", 1.0, "fails"),
+        ([math.inf, 1.0], "=", [math.inf, 1.0], "holds"),
+        ([math.inf, 1.0], "=", [math.inf, 2.0], "fails"),
     ],
 )
 def test_one_place(lhs, relation, rhs, status):
@@ -43,6 +49,15 @@ def test_the_place_with_the_least_slack_is_shown():
     # One number for all places.
     many = compare("C-x", torch.tensor([1.0, 2.0]), "≤", 1.5, tolerance=0.0, hypotheses=[MET])
     assert many.status == "fails" and "wrong by" in many.reason
+
+
+def test_each_place_is_granted_its_own():
+    """What one place is granted does not help another."""
+    options = {"hypotheses": [MET], "where": str}
+    found = compare("C-x", [1.0, 1.0], "=", [2.0, 1.01], tolerance=[0.6, 1e-9], **options)
+    assert found.status == "fails" and (found.where, found.tolerance) == ("1", 1e-9)
+    found = compare("C-x", [1.0, 1.0], "=", [2.0, 1.01], tolerance=[0.6, 0.1], **options)
+    assert found.status == "holds" and (found.where, found.tolerance) == ("1", 0.1)
 
 
 @pytest.mark.parametrize("status", [False, None])

@@ -153,6 +153,14 @@ def test_too_few_neurons_and_no_sign():
     assert "a negative entry: not met" in found.reason
 
 
+def test_an_infinite_cost_without_bias_is_left_out():
+    """All rows are multiples of (1, −1), whose activations cannot rebuild it; with bias they can."""
+    A = torch.arange(1.0, 8.0, dtype=torch.float64)[:, None] * matrix([1.0, -1.0])
+    assert math.isinf(cost_of_identity(A, bias=0.0)) and math.isfinite(cost_of_identity(A))
+    found = verdict("C-ham-3", standing_still(A))
+    assert found.status == "holds" and "bias 0" not in found.where
+
+
 def test_wrong_shares_fail(monkeypatch):
     true = identity_claims.constant_identity_path
 

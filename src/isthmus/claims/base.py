@@ -256,19 +256,21 @@ def compare(
     relation: str,
     rhs: Tensor | float | Sequence[float],
     *,
-    tolerance: float,
+    tolerance: float | Sequence[float],
     hypotheses: Sequence[Hypothesis],
     where: Callable[[int], str] | str = "",
     details: Mapping[str, Sequence[float]] | None = None,
 ) -> Verdict:
-    """The verdict of ``lhs relation rhs`` at many places: that of the place with the least slack.
+    """The verdict of ``lhs relation rhs`` at many places: that of the place with the least slack beyond its tolerance.
+
+    A place where both sides are the same infinity is left out: they may be equal, or both have overflowed.
 
     Parameters
     ----------
     lhs, rhs : numbers, of equal length or one of them single
     relation : {"≤", "≥", "=", "≈"}
         ``"≈"`` is for rates: ``tolerance`` is then the half-width of an interval, not rounding.
-    tolerance : float
+    tolerance : number, or one for each place
         Relative to the larger side of each pair.
     hypotheses : sequence of Hypothesis
         If one is not met, the claim is not applicable.
@@ -280,14 +282,20 @@ def compare(
     left, right = torch.broadcast_tensors(_flat(lhs), _flat(rhs))
     if left.numel() == 0:
         return not_applicable(identity, relation, hypotheses, "there is no place to evaluate it at")
+    infinite = left.isinf() & (left == right)
+    if bool(infinite.all()):
+        return not_applicable(identity, relation, hypotheses, "both sides are infinite")
     scale = torch.maximum(left.abs(), right.abs()).clamp_min(torch.finfo(torch.float64).tiny)
     gap = {"≤": right - left, "≥": left - right}.get(relation, -(right - left).abs())
     # An infinity on the good side is room enough; what is not a number is a failure.
     slack = torch.where(torch.isfinite(gap), gap / scale, gap.sign())
     slack = torch.where(gap.isnan(), torch.full_like(slack, -math.inf), slack)
-    index = int(slack.argmin())
-    least = float(slack[index])
-    holds = least >= -tolerance
+    granted = _flat(tolerance).expand_as(slack)
+    # Added to one tolerance for all, slacks of the size of rounding would be equal.
+    order = slack if isinstance(tolerance, float) else slack + granted
+    index = int(torch.where(infinite, torch.full_like(slack, math.inf), order).argmin())
+    least, allowed = float(slack[index]), float(granted[index])
+    holds = least >= -allowed
     name = where if isinstance(where, str) else where(index)
     sides = float(left[index]), float(right[index])
     reason = "" if holds else f"{sides[0]:.6g} {relation} {sides[1]:.6g} is wrong by {-least:.2g} of the larger side"
@@ -298,7 +306,7 @@ def compare(
         rhs=sides[1],
         relation=relation,
         slack=least,
-        tolerance=tolerance,
+        tolerance=allowed,
         hypotheses=tuple(hypotheses),
         where=name,
         reason=reason,
