@@ -314,6 +314,43 @@ def test_a_wrong_realisation_fails(monkeypatch):
     assert status("C-feat-12", wide_net()) == "fails"
 
 
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_how_far_off_the_border_a_gap_allows(bias):
+    """The pair times m alone: the gap to a better m allows |a − b|/a, and without bias no more."""
+    ones = bias**2 * torch.ones(4, 4, dtype=torch.float64)
+    for seed in range(20):
+        S, T = gaussian(5, 4, seed=seed), gaussian(2, 4, seed=seed + 50)
+        V = torch.linalg.solve(S.mT @ S + ones, T.mT).mT
+        b = float((V @ S.mT).square().sum())
+        for a in (0.5 * b, 0.99 * b, 1.1 * b, 3.0 * b):
+            m = (b / a) ** 0.5
+            after = float((torch.linalg.solve(m * S.mT @ S + ones, T.mT).mT * T).sum())
+            most = feature_widths.off_the_border(a + float((V * T).sum()) - m * a - after, a)
+            assert abs(a - b) / a <= most * (1 + 1e-6)
+            assert bias or b < a or abs(a - b) / a == pytest.approx(most, rel=1e-6)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 1e-4, 6e-4])
+def test_nearly_optimal_pairs_are_not_refuted(delta):
+    """Layers out of balance by δ cost 2δ² of the value and 4δ in the gradient: certified up to δ ≈ 7e-4."""
+    subject = doubled_bipartite()
+    W_1, W_2 = subject.net.Ws
+    net = FullyConnected.from_weights([(1 + delta) * W_1, W_2 / (1 + delta)]).requires_grad_(False)
+    proof = feature_widths.certify_layer(net, subject.X, 1, patterns=0)
+    assert proof.verdict == "certified" and proof.complementarity == pytest.approx(4 * delta, rel=1e-2, abs=1e-9)
+    assert status("C-feat-12", subject.replace(net=net)) == "holds"
+
+
+def test_ill_conditioned_pairs_are_not_judged():
+    """Two neurons nearly on one ray, 1e-9 apart where both are active: Z^σ has a singular value of that size."""
+    X = gaussian(3, 3).abs()
+    W = torch.eye(3, dtype=torch.float64)
+    W[2] = W[1] + 1e-9 * W[2]
+    net = FullyConnected.from_weights([W, gaussian(2, 3, seed=1)]).requires_grad_(False)
+    found = verdict("C-feat-12", Subject(net, X))
+    assert found.status == "not applicable" and "well conditioned: not known" in found.reason
+
+
 def test_the_border(monkeypatch):
     """At a proved optimum gradient and pair are orthogonal; a certificate that says otherwise is caught."""
     true = feature_widths.certify_layer

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
 from isthmus.claims.feature_cones import reduced
+from isthmus.claims.feature_maps import SPREAD_OF_COVARIANCES, spread
 from isthmus.constructions import bipartite_optimum, minimal_network, one_hot_data, one_hot_optimum
 from isthmus.measures import covariances, parameter_norms, representation_cost_terms, representations, sigma_rank_bounds
 from isthmus.networks import FullyConnected
@@ -15,7 +16,9 @@ from isthmus.reformulations import certify_layer
 
 LARGEST = 20
 GLOBAL, HOMOGENEOUS = "global minima", "homogeneous σ"
-ADMISSIBLE, ENOUGH = "(K, Z_L) admissible", "n_ℓ ≥ Rank_σ"
+ADMISSIBLE, CONDITIONED, ENOUGH = "(K, Z_L) admissible", "well conditioned", "n_ℓ ≥ Rank_σ"
+#: Rounding of a loss, relative to it, from which nothing is concluded about a gradient.
+ROUNDING = 1e-9
 
 
 def plateau_family() -> Subject:
@@ -159,7 +162,7 @@ def realised(Zs: list[Tensor], X: Tensor, like: FullyConnected) -> FullyConnecte
     "border of the cone",
     paper="features2022",
     where="Prop. 8 and Prop. 20, Cor. 9, Remark 11",
-    hypotheses=(ADMISSIBLE, ENOUGH),
+    hypotheses=(ADMISSIBLE, CONDITIONED, ENOUGH),
     sample=doubled_bipartite,
 )
 def widths_and_rank(subject: Subject) -> Verdict:
@@ -167,12 +170,17 @@ def widths_and_rank(subject: Subject) -> Verdict:
 
     ``known["widths"]`` are the hidden widths asked for, those of the fewest neurons found unless given; where they are
     fewer than the bound from below of Rank_σ, nothing can be realised. Where the last hidden layer is proved optimal,
-    the gradient supports the cone at its pair.
+    the gradient supports the cone at its pair, as nearly as the proof allows: :func:`off_the_border`.
     """
     net, N = subject.net, len(subject.X)
-    names = [Hypothesis.of(ADMISSIBLE, True, "of a network"), Hypothesis.of(ENOUGH, None)]
+    names = [Hypothesis.of(name, None) for name in (ADMISSIBLE, CONDITIONED, ENOUGH)]
+    names[0] = Hypothesis.of(ADMISSIBLE, True, "of a network")
     if net.depth == 1 or N > LARGEST:
         return not_applicable("C-feat-12", "=", names, f"needs a hidden layer and N ≤ {LARGEST}")
+    wide = spread(subject.trace())
+    names[1] = Hypothesis.of(CONDITIONED, wide <= SPREAD_OF_COVARIANCES or None, f"s_1/s_r = {wide:.2g}")
+    if names[1].status != "met":
+        return not_applicable("C-feat-12", "=", names)
     Zs = list(representations(net, subject.X))
     pairs = covariances(Zs, slope=net.slope, bias=net.bias)
     rows = [reduced(Z, net.slope) for Z in Zs[:-1]]
@@ -181,7 +189,7 @@ def widths_and_rank(subject: Subject) -> Verdict:
     lows, ups = [one.lower for one in bounds], [len(Z) for Z in rows]
     enough = all(n >= up for n, up in zip(asked, ups)) or (False if any(map(int.__lt__, asked, lows)) else None)
     text = f"widths {asked}, {lows} ≤ Rank_σ ≤ {ups}"
-    hypotheses = [names[0], Hypothesis.of(ENOUGH, enough, text)]
+    hypotheses = [*names[:2], Hypothesis.of(ENOUGH, enough, text)]
     if not enough:
         return not_applicable("C-feat-12", "=", hypotheses)
     padded = [torch.cat([Z, Z.new_zeros(n - len(Z), N)]) for Z, n in zip(rows, asked)]
@@ -206,14 +214,26 @@ def widths_and_rank(subject: Subject) -> Verdict:
         where=lambda i: f"layer {i + 1}: Rank_σ at least, and realised with",
         details=details,
     )
-    terms = sum(representation_cost_terms(Zs, subject.X, slope=net.slope, bias=net.bias))
+    terms = representation_cost_terms(Zs, subject.X, slope=net.slope, bias=net.bias)
     norm = parameter_norms(made).total
-    least = compare("C-feat-12", norm, "=", terms, tolerance=1e-7, hypotheses=hypotheses, where="‖θ‖² of both")
+    least = compare("C-feat-12", norm, "=", sum(terms), tolerance=1e-7, hypotheses=hypotheses, where="‖θ‖² of both")
     proof = certify_layer(net, subject.X, net.depth - 1, patterns=0)
     parts = [needed, same, least]
     if proof.verdict == "certified":
         where = "⟨∇, (K, K^σ − β²11ᵀ)⟩ at an optimal pair"
+        most = off_the_border(max(proof.value - proof.lower_bound, ROUNDING * proof.value), terms[-2])
         parts.append(
-            compare("C-feat-12", proof.complementarity, "≤", 1e-4, tolerance=0.0, hypotheses=hypotheses, where=where)
+            compare("C-feat-12", proof.complementarity, "≤", most, tolerance=0.0, hypotheses=hypotheses, where=where)
         )
     return worst(*parts)
+
+
+def off_the_border(gap: float, spent: float) -> float:
+    """√(g/a)(2 + √(g/a)): the most that |a − b|/a can be at a pair whose value is within g of the least.
+
+    Of the pair times m the value is f(m) = ma + h(m), a = Tr[K(K^σ_{ℓ-1})⁺], with −h'(m) = b(m) = ⟨−∇, K^σ − β²11ᵀ⟩ and
+    h'' ≤ 2b/m, so that m²b(m) does not fall: f(m) ≤ f(1) − a − b + ma + b/m, which at m = √(b/a) is f(1) − (√a − √b)².
+    Hence (√a − √b)² ≤ g.
+    """
+    share = (gap / spent) ** 0.5 if spent > 0.0 else 0.0
+    return share * (2.0 + share)
