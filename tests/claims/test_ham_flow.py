@@ -102,6 +102,50 @@ def test_what_is_lacking(identity, one):
     assert "vanish" in verdict(identity, dead).reason
 
 
+def with_a_short_step(subject, length):
+    """A step of this length with any weights, where the residual of the whole path does not see it."""
+    net = subject.net
+    Ws, rho = [W.detach() for W in net.Ws], net.rho.tolist()
+    noise = gaussian(*Ws[10].shape, seed=3)
+    Ws.insert(10, Ws[10] + 10.0 * Ws[10].norm() * noise / noise.norm())
+    rho.insert(10, length)
+    lengths = torch.tensor(rho, dtype=torch.float64) / sum(rho)
+    return subject.replace(net=LeakyResNet.from_weights(Ws, lengths, effective_depth=net.effective_depth))
+
+
+@pytest.mark.parametrize("identity", ["C-ham-4", "C-ham-9"])
+def test_a_short_step_opens_no_tolerance(identity, one, monkeypatch):
+    """What its residual grants is its own: elsewhere an 𝓗 three times too large is still caught."""
+    subject = with_a_short_step(one, 1e-7)
+    found = verdict(identity, subject)
+    assert found.status == "holds" and found.tolerance < 1e-4
+    critical = next(h for h in found.hypotheses if h.name == "critical point")
+    assert "too far off at" in critical.found
+    true = leaky_points.Path.hamiltonians
+    monkeypatch.setattr(
+        leaky_points.Path, "hamiltonians", lambda path: [H * (3 if i == 5 else 1) for i, H in enumerate(true(path))]
+    )
+    found = verdict(identity, subject)
+    assert found.status == "fails" and "step 6" in found.where
+
+
+def test_sides_that_pass_zero_open_no_tolerance(one):
+    """As Tr[BAᵀ] may: rounding is of the largest side there, and of its own elsewhere."""
+    _, hypotheses = leaky_points.path_of(one)
+    near = leaky_points.Place(1e-13, -1e-13, 0.0, 1e-12, "near zero")
+    assert leaky_points.identities("C-ham-7", [near], hypotheses, {}).status == "holds"
+    far = leaky_points.Place(1.0, 1.0 + 1e-9, 0.0, 1e-12, "far")
+    found = leaky_points.identities("C-ham-7", [near, far], hypotheses, {})
+    assert found.status == "fails" and found.where == "far"
+
+
+@pytest.mark.parametrize("identity", ["C-ham-4", "C-ham-9"])
+def test_nothing_is_said_where_no_step_can_be_judged(identity, one, monkeypatch):
+    monkeypatch.setattr(leaky_points, "JUDGED", -1.0)
+    found = verdict(identity, one)
+    assert found.status == "not applicable" and "critical point: not known" in found.reason
+
+
 # ------------------------------------------------------------------------------------------------- what is printed
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from isthmus.claims.base import Subject, Verdict, claim, compare, not_applicable, worst
-from isthmus.claims.leaky_points import NAMES, Path, Step, family_of, first_order, path_of
+from isthmus.claims.leaky_points import NAMES, Path, Place, Step, family_of, first_order, identities, path_of
 from isthmus.claims.leaky_samples import flow_family, flow_sample
 
 #: γ as shares of ‖K‖_op.
@@ -34,38 +34,33 @@ def conserved_hamiltonian(subject: Subject) -> Verdict:
     """−(2/L̃)𝓗 = ‖A‖²_{K+γI} − ‖∂_pA/L̃ + γB‖²_{K+γI} + γ‖B‖² at every step, and 𝓗 drifts by O(1/L) over a family.
 
     With W = L̃Bσ(A)ᵀ + D the difference of the sides is at most 2‖∂_pA/L̃ + γB‖‖D‖/L̃ + 3‖D‖²/L̃², because
-    ‖Dσ(A)‖_{K+γI} ≤ ‖D‖: that is the tolerance beyond rounding. ``known["family"]`` has networks on more and more steps
-    for one start; without it only the identity is judged, and the drift shown.
+    ‖Dσ(A)‖_{K+γI} ≤ ‖D‖: that is the step's tolerance beyond rounding. ``known["family"]`` has networks on more and
+    more steps for one start; without it only the identity is judged, and the drift shown.
     """
     path, hypotheses = path_of(subject)
     if path is None:
         return not_applicable("C-ham-4", "=", hypotheses)
-    lhs, rhs, names, off = [], [], [], 0.0
-    L_tilde = path.L_tilde
+    places, L_tilde = [], path.L_tilde
     for ell, step in enumerate(path.steps(), start=1):
         for share in SHARES:
             gamma = share * step.norm.top or 1.0
             identity, moving, _ = step.squares(gamma, L_tilde)
             # The negative terms on the other side: no cancellation against what they are compared with.
-            lhs.append(identity + gamma * float(step.B.square().sum()))
-            rhs.append(moving - 2.0 / L_tilde * step.hamiltonian)
-            names.append(f"step {ell}, γ = {share:g}‖K‖")
-            D = float(step.off.norm()) / L_tilde
-            off = max(off, (2 * moving**0.5 * D + 3 * D**2) / max(lhs[-1], 1e-300))
+            lhs = identity + gamma * float(step.B.square().sum())
+            rhs = moving - 2.0 / L_tilde * step.hamiltonian
+            name = f"step {ell}, γ = {share:g}‖K‖"
+            places.append(Place(lhs, rhs, left_by(step, moving, L_tilde), IDENTITY * max(lhs, abs(rhs)), name))
     H = path.hamiltonians()
-    verdict = compare(
-        "C-ham-4",
-        lhs,
-        "=",
-        rhs,
-        tolerance=IDENTITY + off,
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-        details={"𝓗 by step": H, "drift of 𝓗": [drift(H)]},
-    )
+    verdict = identities("C-ham-4", places, hypotheses, {"𝓗 by step": H, "drift of 𝓗": [drift(H)]})
     if verdict.status == "not applicable":
         return verdict
     return _with_rate("C-ham-4", "drift of 𝓗", verdict, subject, lambda member: drift(member.hamiltonians()))
+
+
+def left_by(step: Step, moving: float, L_tilde: float) -> float:
+    """2‖∂_pA/L̃ + γB‖‖D‖/L̃ + 3‖D‖²/L̃², D = W − L̃Bσ(A)ᵀ: what it leaves of the identity; ``moving`` is the square."""
+    D = float(step.off.norm()) / L_tilde
+    return 2.0 * moving**0.5 * D + 3.0 * D**2
 
 
 def drift(H: list[float]) -> float:
@@ -174,32 +169,23 @@ def growth_by_biases(subject: Subject) -> Verdict:
     """Tr[B_ℓA_ℓᵀ] = Tr[B_{ℓ-1}A_{ℓ-1}ᵀ] + ρ_ℓ‖b_ℓ‖²/L̃, exactly; ‖W_ℓ‖² = ‖W_1‖² + 2L̃Σρ‖b‖² up to O(1/L) over a family.
 
     At any weights the left side grows by ρ_ℓ⟨B_ℓ1, b_ℓ⟩ (homogeneity of σ), and B_ℓ1 = b_ℓ/L̃ at critical points: what
-    a residual D leaves is ρ_ℓ‖D_b‖‖b_ℓ‖/L̃, the tolerance beyond rounding.
+    a residual D leaves is ρ_ℓ‖D_b‖‖b_ℓ‖/L̃, the step's tolerance beyond rounding.
     """
     path, hypotheses = path_of(subject)
     if path is None:
         return not_applicable("C-ham-7", "=", hypotheses)
     trace, width = path.trace, path.trace.width
     products = [float((B * trace.A(ell)).sum()) for ell, B in enumerate(path.Bs)]
-    grown, off = [], 0.0
-    scale = max(abs(value) for value in products)
+    places = []
+    # Both sides may pass through zero; rounding is relative to the largest of them.
+    rounding = 1e-12 * max(abs(value) for value in products)
     for ell, W in enumerate(trace.Ws, start=1):
         b, rho = W[:, width:], float(trace.rho[ell - 1])
-        grown.append(products[ell - 1] + 0.5 * FACTOR * rho * float(b.square().sum()) / path.L_tilde)
-        D = float(path.off(ell)[:, width:].norm())
-        off = max(off, rho * D * float(b.norm()) / path.L_tilde / max(abs(grown[-1]), 1e-300))
-    # Both sides may pass through zero; rounding is relative to the largest of them.
-    small = min(max(abs(a), abs(g)) for a, g in zip(products[1:], grown))
-    verdict = compare(
-        "C-ham-7",
-        products[1:],
-        "=",
-        grown,
-        tolerance=1e-12 * scale / max(small, 1e-300) + off,
-        hypotheses=hypotheses,
-        where=lambda i: f"step {i + 1}",
-        details={"Tr[BAᵀ] by position": products, "‖W‖² by step": [float(W.square().sum()) for W in trace.Ws]},
-    )
+        grown = products[ell - 1] + 0.5 * FACTOR * rho * float(b.square().sum()) / path.L_tilde
+        left = rho * float(path.off(ell)[:, width:].norm()) * float(b.norm()) / path.L_tilde
+        places.append(Place(products[ell], grown, left, rounding, f"step {ell}"))
+    details = {"Tr[BAᵀ] by position": products, "‖W‖² by step": [float(W.square().sum()) for W in trace.Ws]}
+    verdict = identities("C-ham-7", places, hypotheses, details)
     if verdict.status == "not applicable" or trace.bias == 0.0:
         return verdict
     return _with_rate("C-ham-7", "error of ‖W_p‖²", verdict, subject, _growth_error)

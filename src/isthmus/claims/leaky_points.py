@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,8 @@ from isthmus.trace import LeakyTrace
 #: Relative residual of W = L̃Bσ(A)ᵀ up to which a network counts as critical; what is compared is widened by it.
 CRITICAL = TOLERANCE
 NAMES = ("L̃ > 0", "ridge > 0 given", "critical point")
+#: Relative allowance for the residual of a step beyond which no identity is judged there: it could hardly fail.
+JUDGED = 0.1
 #: How far a fitted exponent may be from its theoretical value −1.
 ORDER_ROOM = 0.1
 
@@ -121,6 +123,51 @@ def path_of(subject: Subject) -> tuple[Path | None, list[Hypothesis]]:
     critical = Hypothesis.of(NAMES[2], residual <= CRITICAL, found)
     # No path, and no decomposition of its kernels, where nothing is going to be said.
     return Path(trace, Bs, residual) if critical.status == "met" else None, [leak, given, critical]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An identity at one step: both sides, and by how much the step's own residual and rounding may part them."""
+
+    lhs: float
+    rhs: float
+    residual: float
+    rounding: float
+    name: str
+
+    @property
+    def size(self) -> float:
+        """The larger side."""
+        return max(abs(self.lhs), abs(self.rhs), 1e-300)
+
+
+def identities(
+    identity: str,
+    places: Sequence[Place],
+    hypotheses: Sequence[Hypothesis],
+    details: Mapping[str, Sequence[float]],
+) -> Verdict:
+    """Both sides equal at every place, up to its own allowance; where this exceeds ``JUDGED`` the place is left out.
+
+    Of a short step with any weights the residual of the whole path says nothing.
+    """
+    kept = [place for place in places if not place.residual > JUDGED * place.size]
+    if len(kept) < len(places):
+        missing = f"too far off at {len(places) - len(kept)} of {len(places)} places to be judged there"
+        hypotheses = [
+            Hypothesis.of(h.name, bool(kept) or None, f"{h.found}; {missing}") if h.name == NAMES[2] else h
+            for h in hypotheses
+        ]
+    return compare(
+        identity,
+        [place.lhs for place in kept],
+        "=",
+        [place.rhs for place in kept],
+        tolerance=[(place.rounding + place.residual) / place.size for place in kept],
+        hypotheses=hypotheses,
+        where=lambda i: kept[i].name,
+        details=details,
+    )
 
 
 def first_order(identity: str, what: str, family: Sequence[Subject], errors: Sequence[float]) -> Verdict | None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
-from isthmus.claims.flow_claims import IDENTITY
-from isthmus.claims.leaky_points import NAMES, Path, Step, path_of
+from isthmus.claims.flow_claims import IDENTITY, left_by
+from isthmus.claims.leaky_points import NAMES, Path, Place, Step, identities, path_of
 from isthmus.claims.leaky_samples import linear_flow
 from isthmus.linalg import log_pseudo_determinant, numerical_rank
 from isthmus.trace import LeakyTrace
@@ -40,23 +40,15 @@ def separated_time_scales(subject: Subject) -> Verdict:
     included = [(ell, step) for ell, step in enumerate(path.steps(), start=1) if _rebuilt(step)]
     found = f"at {len(included)} of {path.trace.depth} steps"
     hypotheses = [*hypotheses, Hypothesis.of(INCLUSION, bool(included), found)]
-    lhs, rhs, off = [], [], 0.0
-    for _, step in included:
-        lhs.append(step.norm.square(step.A))
+    places = []
+    for ell, step in included:
+        lhs = step.norm.square(step.A)
         moving = step.norm.square(step.dA) / path.L_tilde**2
-        rhs.append(moving - 2.0 / path.L_tilde * step.hamiltonian)
-        D = float(step.off.norm()) / path.L_tilde
-        off = max(off, (2 * moving**0.5 * D + 3 * D**2) / max(lhs[-1], 1e-300))
-    verdict = compare(
-        "C-ham-9",
-        lhs,
-        "=",
-        rhs,
-        tolerance=IDENTITY + off,
-        hypotheses=hypotheses,
-        where=lambda i: f"step {included[i][0]}",
-        details={"‖A‖²_K by step": lhs},
-    )
+        rhs = moving - 2.0 / path.L_tilde * step.hamiltonian
+        places.append(
+            Place(lhs, rhs, left_by(step, moving, path.L_tilde), IDENTITY * max(lhs, abs(rhs)), f"step {ell}")
+        )
+    verdict = identities("C-ham-9", places, hypotheses, {"‖A‖²_K by step": [place.lhs for place in places]})
     if verdict.status == "not applicable" or path.trace.slope != 1.0 or path.trace.bias != 0.0:
         return verdict
     linear = _linear_part(path, verdict)
