@@ -316,6 +316,30 @@ def test_two_ways_to_the_end_of_a_refined_path():
         assert_close(end, shift_leak(fine, shift).trace(subject.X).representations[-1])
 
 
+@pytest.mark.parametrize("layers", [300, 600])
+def test_short_steps_are_cut_too(layers):
+    """ρ(L̃ + ‖W‖) is below 1/64 from the start: cuts would coincide."""
+    source = generator(3)
+    net = LeakyResNet(4, 3, 8, layers, 2.0, bias=0.0, dtype=torch.float64, generator=source).requires_grad_(False)
+    cuts = symmetry_claims.pieces(net)
+    assert cuts == [cuts[0] * n for n in (1, 2, 4, 8)]
+    found = verdict("C-ham-8", Subject(net, gaussian(6, 4)))
+    assert found.status == "holds", found.reason
+
+
+def test_a_path_that_leaks_away_on_cut_steps():
+    """ρL̃ = 3: steps double and turn what is there, while cut ones leave e^(−102) of it, whose square is zero."""
+    zeros = [torch.zeros(2, 2, dtype=torch.float64)] * 34
+    net = LeakyResNet.from_weights(zeros, [1 / 34] * 34, effective_depth=102.0, bias=0.0).requires_grad_(False)
+    found = verdict("C-ham-8", Subject(net, 1e-120 * gaussian(3, 2)))
+    assert found.status == "not applicable" and "nothing left" in found.reason
+
+
+def test_no_error_at_all(monkeypatch):
+    monkeypatch.setattr(symmetry_claims, "shift_errors", lambda net, X, shift: [0.0] * 4)
+    assert verdict("C-ham-8", unbiased_net()).status == "not applicable"
+
+
 def test_vanishing_outputs():
     net = LeakyResNet(3, 3, 4, 2, 1.0, bias=0.0, init_scale=0.0, dtype=torch.float64).requires_grad_(False)
     found = verdict("C-ham-8", Subject(net, torch.zeros(5, 3).double()))
