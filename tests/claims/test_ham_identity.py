@@ -204,6 +204,50 @@ def test_shares_that_grow_fail(deepening, monkeypatch):
     assert verdict("C-ham-6", deepening[0]).status == "fails"
 
 
+def steady_family(multiples, depths, leaking=None):
+    """W = L̃I + mD: ‖∂_pA‖ grows with m, and −(2/L̃)𝓗 is off 2 by m²‖D‖²/L̃²."""
+    A, D = matrix([1.0, 0.4], [0.3, 1.2]), matrix([0.2, 0.1], [0.1, -0.1])
+    eye = torch.eye(2, dtype=torch.float64)
+    members = [
+        as_subject(steady_path(A, eye + m * D / L_tilde, L_tilde, 18, leaking=leaking))
+        for m, L_tilde in zip(multiples, depths)
+    ]
+    return members[-1].replace(known={"family": members})
+
+
+@pytest.mark.parametrize(
+    ("multiples", "bounded"),
+    [((1.0, 1.9, 2.6), "not known"), ((1.0, 1.1, 1.0), "not known"), ((1.0, 1.95, 3.6), "not met")],
+)
+def test_bounded_only_if_the_interval_says_so(multiples, bounded):
+    """Speeds that grow by 1.9 and 1.4 are not bounded because three members leave a wide interval."""
+    found = verdict("C-ham-6", steady_family(multiples, (2.0, 4.0, 8.0)))
+    assert found.status == "not applicable" and f"∂_pA bounded near p₀: {bounded}" in found.reason
+
+
+def test_one_member_out_of_order_does_not_refute_a_limit():
+    """−(2/L̃)𝓗 is further off at L̃ = 4.2 than at 4, on its way from 0.0175 to 5e-4."""
+    found = verdict("C-ham-6", steady_family((1.0, 1.0, 1.08, 1.0, 1.0), (2.0, 4.0, 4.2, 8.0, 12.0)))
+    distances = found.details["distance of −(2/L̃)𝓗 from 2"]
+    assert distances[2] > distances[1] > distances[-1]
+    assert found.status == "holds", found.reason
+
+
+def test_distances_that_are_rounding_from_the_start_hold(monkeypatch):
+    """G = I: nothing moves. Speeds of rounding are bounded."""
+    monkeypatch.setattr(inside_bottleneck, "least_curvature", lambda one: 1.0)
+    found = verdict("C-ham-6", steady_family((0.0, 0.0, 0.0), (2.0, 4.0, 8.0)))
+    assert found.status == "holds", found.reason
+
+
+def test_distances_that_stay_fail(monkeypatch, deepening):
+    monkeypatch.setattr(inside_bottleneck, "negative_share", lambda path, p0: 0.3)
+    monkeypatch.setattr(inside_bottleneck, "least_curvature", lambda one: 1.0)
+    monkeypatch.setattr(inside_bottleneck, "neuron_curvature", lambda path: 1.0)
+    found = verdict("C-ham-6", deepening[0])
+    assert found.status == "fails" and "negative share" in found.where
+
+
 def test_what_a_family_must_be(deepening, monkeypatch):
     subject, _ = deepening
     assert "'family'" in verdict("C-ham-6", subject.replace(known={})).reason
