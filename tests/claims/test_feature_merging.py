@@ -44,6 +44,16 @@ def test_any_shallow_network_between_scalars(seed, bias):
     assert found.status == "holds", found.reason
 
 
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("ridge", [0.0, 1e-30])
+def test_rounding_of_an_interpolated_loss_decides_nothing(seed, ridge):
+    """The targets are the outputs: the loss before is 0 or 1e-31, and after it the square of rounding."""
+    net = random_net([1, 9, 1], seed=seed)
+    X = gaussian(3, 1, seed=seed + 1)
+    found = verdict("C-feat-8", Subject(net, X, net.trace(X).outputs, ridge))
+    assert found.status == "holds", found.reason
+
+
 def test_a_pair_by_hand():
     """3(x − 0.2)₊ + (x − 0.4)₊ at 0 and 1: 4x − 1 there, so that ã² = √17."""
     found = verdict("C-feat-8", shallow([1.0, 1.0], [-0.2, -0.4], [3.0, 1.0], [0.0, 1.0], merge=[(0, 1)]))
