@@ -54,13 +54,21 @@ def test_no_random_network_fails(identity, slope, bias):
 # --------------------------------------------------------------------------------------------------------- C-feat-9
 
 
-@pytest.mark.parametrize("lam", [1e-3, 0.2, 0.49])
+@pytest.mark.parametrize("lam", [1e-3, 0.2, 0.49, 0.499, 0.49999])
 @pytest.mark.parametrize("angle", [0.2, 1.0])
 def test_the_whole_segment(lam, angle):
     made = saddle(lam, angle=angle)
     found = verdict("C-feat-9", Subject(made.network, made.X, made.Y, made.ridge))
     assert found.status == "holds", found.reason
     assert max(found.details["change of 𝓛^k"]) < 0
+
+
+@pytest.mark.parametrize("lam", [0.4999999, 0.49999999])
+def test_descent_below_rounding_is_not_judged(lam):
+    """ε²(1 − 2λ) ≤ (1 − 2λ)²: 4e-14 and less, which a loss of ½ does not show."""
+    made = saddle(lam)
+    found = verdict("C-feat-9", Subject(made.network, made.X, made.Y, made.ridge))
+    assert found.status == "not applicable" and "below rounding" in found.reason
 
 
 def test_flat_along_the_circle_only():
