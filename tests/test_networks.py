@@ -14,6 +14,7 @@ from torch.func import functional_call, jacrev, stack_module_state, vmap
 import isthmus
 from isthmus import DataError, FullyConnected, IsthmusError
 from isthmus.networks.fully_connected import propagate
+from isthmus.trace import with_ones
 from tools import assert_close, gaussian, generator, random_net
 
 SLOPES = (-1.0, -0.4, 0.0, 0.2, 1.0)
@@ -137,6 +138,11 @@ def test_initial_variance_keeps_the_second_moment(slope):
     # √(2/400).
     ratio = trace.preactivations[1].square().mean() / trace.preactivations[0].square().mean()
     assert_close(ratio, 1.0, rtol=0.3, reason="a statistical estimate")
+
+
+def test_a_row_of_ones_for_no_neurons():
+    assert torch.equal(with_ones(torch.zeros(0, 4), 0.5), torch.full((1, 4), 0.5))
+    assert with_ones(torch.zeros(0, 4), 0.0).shape == (0, 4)
 
 
 def test_trace_holds_what_it_says():

@@ -211,4 +211,4 @@ def with_ones(S: Tensor, bias: float) -> Tensor:
     """Append the row β·1 to an activation matrix (samples as columns); nothing when β = 0."""
     if bias == 0.0:
         return S
-    return torch.cat([S, torch.full_like(S[:1], bias)])
+    return torch.cat([S, S.new_full((1, *S.shape[1:]), bias)])

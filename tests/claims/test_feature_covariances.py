@@ -50,7 +50,32 @@ def test_too_many_samples_and_no_hidden_layer(identity):
     assert found.status != "fails"
 
 
+@pytest.mark.parametrize("identity", MINE)
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+@pytest.mark.parametrize("zero", ["weights", "inputs"])
+@pytest.mark.parametrize("ridge", [None, 0.0, 2.0])
+def test_zero_networks_and_zero_inputs(identity, bias, zero, ridge):
+    """No scale to divide by, no neuron, and a row of ones all the same."""
+    net = random_net([3, 4, 3], bias=bias).requires_grad_(False)
+    if zero == "weights":
+        for p in net.parameters():
+            p.mul_(0.0)
+    X = torch.eye(3, dtype=torch.float64) if zero == "weights" else torch.zeros(4, 3, dtype=torch.float64)
+    Y = None if ridge is None else gaussian(len(X), 3) if ridge else net.trace(X).outputs
+    assert verdict(identity, Subject(net, X, Y, ridge)).status != "fails"
+
+
 # --------------------------------------------------------------------------------------------------------- C-feat-4
+
+
+def test_a_family_on_inputs_of_zero():
+    """Nothing but zero weights: the least loss is that of the outputs 0."""
+    X, Y = torch.zeros(3, 2, dtype=torch.float64), torch.ones(3, 1, dtype=torch.float64)
+    family = [
+        Subject(FullyConnected.from_weights([torch.zeros(n, 2), torch.zeros(1, n)]).double(), X, Y, 0.1) for n in (2, 3)
+    ]
+    assert least_loss(family[0]) == pytest.approx(1.0) == loss_of(family[0])
+    assert status("C-feat-4", family[0].replace(known={"family": family})) == "holds"
 
 
 def test_a_poor_optimiser():
@@ -180,6 +205,16 @@ def test_one_hot_plateau():
         net = one_hot_optimum(sizes, ridge=ridge or 0.0)
         found = verdict("C-feat-7", Subject(net, X, Y, ridge))
         assert found.status == "holds" and (found.lhs, found.rhs) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize("ridge", [None, 1.0])
+def test_a_root_of_zero(ridge):
+    """Outputs of zero, or a ridge above all singular values of Y: the optimum is the zero network, or a small one."""
+    for size in (0.0, 1e-9):
+        net = FullyConnected.from_weights([size * torch.ones(4, 3), size * torch.ones(2, 4)]).double()
+        Y = None if ridge is None else torch.eye(3, 2, dtype=torch.float64)
+        found = verdict("C-feat-7", Subject(net.requires_grad_(False), torch.eye(3, dtype=torch.float64), Y, ridge))
+        assert found.status == "holds", found.reason
 
 
 def test_another_target():

@@ -9,10 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isthmus.reformulations import certify_layer
 from isthmus.reformulations.layer_block import Block
 from isthmus.reformulations.oracle import _refined, largest_ratio, search, sign_patterns
 from isthmus.trace import activate
-from tools import assert_close, gaussian
+from tools import assert_close, gaussian, random_net
 
 
 def ratios(c, V, Q, slope=0.0):
@@ -40,6 +41,15 @@ def test_repeated_and_zero_rows():
     found = sign_patterns(Q)
     assert found is not None and len(found) == 4
     assert sign_patterns(gaussian(20, 20)) is None and sign_patterns(gaussian(12, 6), most=10) is None
+
+
+def test_no_neuron_at_all():
+    """Inputs of zero without bias: Im K^σ_0 = 0."""
+    found = largest_ratio(gaussian(2, 4), torch.zeros(4, 0).double(), slope=0.0, target=1.0, starts=4, seed=0)
+    assert (found.found, found.bound, len(found.c)) == (0.0, 0.0, 0)
+    net = random_net([3, 4, 2], bias=0.0)
+    for options in ({}, {"Y": gaussian(5, 2), "ridge": 0.1}):
+        assert certify_layer(net, torch.zeros(5, 3).double(), 1, **options).verdict == "certified"
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.5])

@@ -125,7 +125,7 @@ def square_root_covariance(subject: Subject) -> Verdict:
     if ridge > 0.0 or off <= 1e-9:
         parts.append(compare("C-feat-7", here, "≥", floor, tolerance=1e-9, hypotheses=hypotheses, where=name))
         if here <= floor * (1 + 1e-12):
-            parts.append(_at_the_optimum(trace.Z(1), root, hypotheses))
+            parts.append(_at_the_optimum(trace.Z(1), root, float(s.max()), hypotheses))
     return worst(*reversed(parts))
 
 
@@ -134,8 +134,9 @@ def weights_of(B: Tensor, polar: Tensor) -> tuple[Tensor, Tensor]:
     return B, polar @ B.mT
 
 
-def _at_the_optimum(Z: Tensor, root: Tensor, hypotheses: list[Hypothesis]) -> Verdict:
-    scale = float(root.abs().max())
+def _at_the_optimum(Z: Tensor, root: Tensor, size: float, hypotheses: list[Hypothesis]) -> Verdict:
+    # A ridge may shrink all of Y to a root of zero, next to which only Y itself, of this size, is a measure.
+    scale = float(root.abs().max()) or size or 1.0
     S = with_ones(torch.relu(Z), 0.0)
     off = max(float((M.mT @ M - root).abs().max()) / scale for M in (Z, S))
     # The cost is flat to second order at its minimum.

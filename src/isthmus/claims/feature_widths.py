@@ -50,14 +50,17 @@ def least_loss(subject: Subject) -> float | None:
     """A lower bound of the loss over all weights of these widths; None where none is known.
 
     For L = 2, β = 0, mse, |slope| ≤ 1: ‖θ‖² ≥ 2‖W_1‖‖W_2‖ ≥ 2‖Z_2‖_*/‖X‖_op as ‖σ(W_1X)‖ ≤ ‖W_1‖‖X‖_op, and Z_2 has
-    at most n_1 singular values: each of the largest is made smaller by λN/‖X‖_op, the others are lost.
+    at most n_1 singular values: each of the largest is made smaller by λN/‖X‖_op, the others are lost. For X = 0, all.
     """
     net = subject.net
     if net.depth != 2 or net.bias != 0.0 or subject.loss != "mse" or subject.Y is None or subject.ridge is None:
         return None
     s = torch.linalg.svdvals(subject.Y.double())
     N = len(subject.X)
-    price = subject.ridge / float(torch.linalg.matrix_norm(subject.X.double(), 2))
+    size = float(torch.linalg.matrix_norm(subject.X.double(), 2))
+    if size == 0.0:
+        return float(s.square().sum()) / N
+    price = subject.ridge / size
     kept = (s - price * N).clamp_min(0.0)
     kept[net.dims[1] :] = 0.0
     return float((s - kept).square().sum()) / N + 2.0 * price * float(kept.sum())
