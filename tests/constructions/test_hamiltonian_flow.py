@@ -146,9 +146,18 @@ def test_mistakes(start):
         steady_path(torch.ones(2, 3), eye, 1.0, 5)
     with pytest.raises(IsthmusError, match="symmetric"):
         steady_path(eye, torch.tensor([[1.0, 1.0], [0.0, 1.0]]), 1.0, 5)
-    with pytest.raises(IsthmusError, match="non-negative"):
+    with pytest.raises(IsthmusError, match="path must stay positive"):
         steady_path(gaussian(2, 3), eye, 1.0, 5)
     with pytest.raises(IsthmusError, match="leaking"):
-        steady_path(eye, eye, 1.0, 5, leaking=torch.ones(1, 2))
-    with pytest.raises(IsthmusError, match="positive"):
+        steady_path(eye + 0.1, eye, 1.0, 5, leaking=torch.ones(1, 2))
+    with pytest.raises(IsthmusError, match="must be positive"):
         steady_path(eye, -9 * eye, 1.0, 5)
+
+
+def test_no_zero_on_a_steady_path():
+    """σ̇(0) = 0 stops the momentum of an entry at the kink: no critical point, unless σ is linear."""
+    A, G = torch.tensor([[1.0, 0.0], [0.5, 1.0]]).double(), torch.eye(2).double()
+    with pytest.raises(IsthmusError, match="path must stay positive"):
+        steady_path(A, G, 2.0, 10)
+    for made in (steady_path(A, G, 2.0, 10, slope=1.0), steady_path(A + 0.1, G, 2.0, 10)):
+        assert mechanics(made.network, made.X, made.Y, ridge=made.ridge).residual < 1e-12

@@ -32,7 +32,7 @@ def steady_path(
     Parameters
     ----------
     A : array (k, N)
-        Of rank k; non-negative, and to stay so, unless ``slope`` is 1.
+        Of rank k; positive, and to stay so, unless ``slope`` is 1: at zero σ̇ is that of the other side.
     G : array (k, k)
         Symmetric.
     leaking : array (m, N), optional
@@ -60,8 +60,8 @@ def steady_path(
 
     As = torch.stack([power(ell) @ start for ell in range(L + 1)])
     Bs = torch.stack([power(1 - ell) @ dual for ell in range(L + 1)])
-    if slope != 1.0 and float(As.min()) < 0.0:
-        fail(who, "the path must stay non-negative", f"an entry {float(As.min()):.3g}", "Pass slope=1 or another A.")
+    if slope != 1.0 and float(As.min()) <= 0.0:
+        fail(who, "the path must stay positive", f"an entry {float(As.min()):.3g}", "Pass slope=1 or another A.")
     if leaking is not None:
         rest = matrix(who, "leaking", leaking)
         if rest.shape[1] != start.shape[1] or float(rest.max()) >= 0.0 or slope != 0.0 or rho * L_tilde >= 1.0:
