@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from isthmus import DataError, IsthmusError
 from isthmus.measures import KernelNorm, fewer_columns
+from isthmus.measures.forces import solve
 from tools import assert_close, gaussian
 
 #: (n, N): more samples than neurons, fewer, one of each.
@@ -80,6 +81,19 @@ def test_single_precision_does_not_count_as_leaving_the_image():
     M = (gaussian(2, 6, seed=2).float() @ S).double()
     assert KernelNorm(S, eps=torch.finfo(torch.float32).eps).rank == 3
     assert math.isfinite(KernelNorm(S, eps=torch.finfo(torch.float32).eps).square(M))
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("gamma", [1e-12, 1e-20, 1e-28, 1e-40, 1e-300])
+def test_a_tiny_gamma_does_not_amplify_rounding(gamma, repeated):
+    """‖S‖²_{SᵀS + γI} is the rank of S, whether directions without weight come from columns or from equal rows."""
+    S = gaussian(3, 40).abs()
+    S = torch.cat([S, S.sum(0, keepdim=True)]) if repeated else S
+    norm = KernelNorm(S)
+    assert_close(norm.square(S, gamma), 3.0, rtol=1e-9, reason="of the condition number")
+    assert_close(solve(norm, S, gamma) @ S.mT, solve(norm, S) @ S.mT, rtol=1e-8, atol=1e-8, reason="the same")
+    # What is outside is still seen.
+    assert norm.square(S + 1e-9 * gaussian(len(S), 40, seed=1), gamma) > 3.0 + 1e-18 / gamma
 
 
 def test_nothing():

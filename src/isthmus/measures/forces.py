@@ -126,15 +126,11 @@ def repulsion(Z: Tensor, after: Tensor, own: KernelNorm, *, slope: float, gamma:
 
 def solve(norm: KernelNorm, M: Tensor, gamma: float = 0.0) -> Tensor:
     """M(K + γI)⁻¹, (m, N), and MK⁺ for γ = 0, from the SVD of S, K = SᵀS."""
-    C = M.double() @ norm.Vh.mT
     if gamma > 0.0:
-        rest = M.double() - C @ norm.Vh
-        inside = (C / (norm.s**2 + gamma)) @ norm.Vh
-        # What of M lies in the image leaves rounding here, which γ would blow up.
-        rounding = 10 * max(norm.S.shape) * torch.finfo(torch.float64).eps
-        return inside + rest / gamma if float(rest.norm()) > rounding * float(M.norm()) else inside
+        C, rest = norm.split(M)
+        return (C / (norm.s**2 + gamma)) @ norm.Vh + rest / gamma
     r = norm.rank
-    return (C[:, :r] / norm.s[:r] ** 2) @ norm.Vh[:r]
+    return (M.double() @ norm.Vh[:r].mT / norm.s[:r] ** 2) @ norm.Vh[:r]
 
 
 @cites("features2022", "§3.1(4), Fig. 1", ids=("Q-forces",))

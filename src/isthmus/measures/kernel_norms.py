@@ -17,8 +17,8 @@ class KernelNorm:
     """The norm of K = SᵀS (+ γI) for activations S of shape (n, N), samples as columns.
 
     From the thin SVD S = UsVᵀ, which works in the smaller of n and N: ‖M‖² = Σᵢ‖Mvᵢ‖²/(sᵢ²+γ) + ‖M−MVVᵀ‖²/γ. The part
-    outside the image of K is formed itself and not as a difference of squares, so that a small γ does not amplify
-    rounding.
+    outside the image of K is formed itself and not as a difference of squares, and left out where it is rounding, so
+    that a small γ does not amplify it.
 
     Parameters
     ----------
@@ -51,15 +51,33 @@ class KernelNorm:
         """‖M‖²_{K+γI}; for γ = 0 it is ∞ when the rows of M do not lie in the image of K."""
         return self.product(M, M, gamma)
 
+    def split(self, M: Tensor) -> tuple[Tensor, Tensor]:
+        """MV and M − MVVᵀ; what of both lies outside the image of K is zero where it is rounding.
+
+        M in the image leaves rounding there, which a small γ would blow up. It is that of the arithmetic: for γ > 0 the
+        singular values of data of any precision are taken as they are.
+        """
+        whole = M.double()
+        C = whole @ self.Vh.mT
+        P = whole - C @ self.Vh
+        eps = torch.finfo(torch.float64).eps
+        r = int((self.s > rank_tolerance(self.s, (self.S.shape[0], self.S.shape[1]), eps=eps)).sum())
+        outside = math.hypot(float(C[:, r:].norm()), float(P.norm()))
+        if outside <= 10 * max(self.S.shape) * eps * float(whole.norm()):
+            C[:, r:] = 0.0
+            P.zero_()
+        return C, P
+
     def product(self, M: Tensor, other: Tensor, gamma: float = 0.0) -> float:
         """⟨M, M'⟩_{K+γI} = Tr[M(K+γI)⁻¹M'ᵀ]; NaN for γ = 0 when one of them does not lie in the image of K."""
         check_number("KernelNorm", "gamma", gamma, low=0.0)
+        if gamma > 0.0:
+            (C, P), (D, Q) = self.split(M), self.split(other)
+            inside = float(((C * D).sum(0) / (self.s**2 + gamma)).sum())
+            return inside + float((P * Q).sum()) / gamma
         first, second = M.double(), other.double()
         C, D = first @ self.Vh.mT, second @ self.Vh.mT
         P, Q = first - C @ self.Vh, second - D @ self.Vh
-        if gamma > 0.0:
-            inside = float(((C * D).sum(0) / (self.s**2 + gamma)).sum())
-            return inside + float((P * Q).sum()) / gamma
         r = self.rank
         for whole, kept, rest in ((first, C, P), (second, D, Q)):
             outside = math.hypot(float(kept[:, r:].norm()), float(rest.norm()))

@@ -62,9 +62,8 @@ class Block:
         """V = T(K^σ + γI)⁻¹ (d, N): −VᵀV is a gradient of the second term by K^σ (for γ = 0 a subgradient)."""
         norm = self.norm(C)
         if self.gamma > 0.0:
-            inside = self.T @ norm.Vh.mT
-            outside = (self.T - inside @ norm.Vh) / self.gamma
-            return (inside / (norm.s**2 + self.gamma)) @ norm.Vh + outside
+            inside, outside = norm.split(self.T)
+            return (inside / (norm.s**2 + self.gamma)) @ norm.Vh + outside / self.gamma
         r = norm.rank
         return (self.T @ norm.Vh[:r].mT / norm.s[:r] ** 2) @ norm.Vh[:r]
 
