@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import isthmus
-from isthmus import DataError, IsthmusError, Mechanics, mechanics
+from isthmus import DataError, IsthmusError, LeakyResNet, Mechanics, mechanics
 from isthmus._errors import FileFormatError
 from isthmus.measures import cost_of_identity, hamiltonian, identity_cost_bounds, momenta, step_energies
 from isthmus.objective import cost
@@ -146,6 +146,20 @@ def test_not_applicable():
             p.zero_()
     nothing = mechanics(zero, X, Y, ridge=0.1)
     assert nothing.state == "not applicable" and "all weights vanish" in nothing.reason
+
+
+@pytest.mark.parametrize(
+    ("size", "state"), [(1e20, "not yet critical"), (1e80, "not applicable"), (1e120, "not applicable")]
+)
+@pytest.mark.parametrize("kinks", [0.0, 1e-3])
+@pytest.mark.parametrize("fitted", [False, True])
+def test_squares_that_overflow(size, state, kinks, fitted):
+    """A named state where energies are no numbers any more, with momenta and without; others are judged as ever."""
+    Ws = [size * gaussian(4, 5, seed=i) for i in range(2)]
+    net = LeakyResNet.from_weights(Ws, [0.5, 0.5], effective_depth=2.0).requires_grad_(False)
+    X = gaussian(5, 4)
+    found = mechanics(net, X, net.trace(X).outputs if fitted else gaussian(5, 4, seed=1), ridge=0.1, kinks=kinks)
+    assert found.state == state and ("overflow" in found.reason) == (state == "not applicable")
 
 
 def test_duplicates_and_zero_inputs():

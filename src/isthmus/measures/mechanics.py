@@ -118,6 +118,9 @@ def mechanics(
             sums.add(trace, resolved_momenta(trace, answers, lam, loss=loss, tolerance=kinks), plain)
         else:
             sums.add(trace, plain, plain)
+    if not sums.finite:
+        why = "squares of weights, representations or momenta overflow: there are no energies"
+        return Mechanics("not applicable", why, L_tilde, ridge, gamma_share, tolerance, len(inputs), None, kinks)
     arrays = sums.arrays(gamma_share)
     state, reason = _judge(arrays, tolerance)
     reversing = tuple(net.reversing)
@@ -182,6 +185,17 @@ class _Sums:
                 self.plain[ell - 1] += plain[ell] @ S.mT
                 moved = [S, trace.A(ell - 1), trace.derivative(ell)]
                 self.stacks[ell - 1] = fewer_columns(moved, self.stacks[ell - 1])
+
+    @property
+    def finite(self) -> bool:
+        """Whether all squares that energies are made of are numbers."""
+        assert self.first is not None
+        leak = self.first.effective_depth
+        forces = [(max(leak, 1.0) * F).square().sum() for F in (*self.forces, *self.plain)]
+        weights = [W.square().sum() for W in self.first.Ws]
+        moved = (self.numbers[5, 1:] / self.first.rho**2).sum()
+        whole = [self.gram.abs().sum(), self.numbers.abs().sum(), moved, *forces, *weights]
+        return bool(torch.isfinite(torch.stack(whole)).all())
 
     def arrays(self, gamma_share: float) -> MechanicsArrays:
         """Energies and the rest from the sums."""
