@@ -112,14 +112,12 @@ def log_determinant_bound(subject: Subject) -> Verdict:
     rhs = k * L + 2 * logs
     kept = torch.isfinite(rhs) if asked is None else torch.isfinite(rhs) & (k == asked)
     rows, columns = kept.nonzero(as_tuple=True)
-    # Each logarithm moves by the relative error of its value.
-    shift = 2 * float((found.error[:, None] / found.s.clamp_min(1e-300)).where(found.s > 0, 0 * found.s).sum(1).max())
     return compare(
         "C-bn-1",
         total,
         "≥",
         rhs[kept],
-        tolerance=rounding(subject.net) + shift / max(total, 1e-300),
+        tolerance=rounding(subject.net) + found.log_error / max(total, 1e-300),
         hypotheses=hypotheses,
         where=lambda i: f"{found.name(int(rows[i]))}, k = {int(columns[i]) + 1}",
     )
@@ -166,13 +164,12 @@ def weights_near_isometries(subject: Subject) -> Verdict:
             pictures.append(distances)
     if reach.status == "met" and not lhs:
         return not_applicable("C-bn-6", "≤", hypotheses, "no point has a Jacobian of that rank")
-    shift = 2 * float((found.error[:, None] / found.s.clamp_min(1e-300)).where(found.s > 0, 0 * found.s).sum(1).max())
     verdict = compare(
         "C-bn-6",
         lhs,
         "≤",
         total,
-        tolerance=rounding(subject.net) + shift / max(total, 1e-300),
+        tolerance=rounding(subject.net) + found.log_error / max(total, 1e-300),
         hypotheses=hypotheses,
         where=lambda i: names[i],
     )

@@ -38,13 +38,12 @@ def weights_near_one_family(subject: Subject) -> Verdict:
         pictures.append(one_family_distances(found, row, k))
         logs = float(log_products(found.s[row])[k - 1])
         lhs.append(float(pictures[-1].sum() + norms.biases.sum()) + k * L + 2 * logs)
-    shift = 2 * float((found.error[:, None] / found.s.clamp_min(1e-300)).where(found.s > 0, 0 * found.s).sum(1).max())
     verdict = compare(
         "C-bn-6",
         lhs,
         "≤",
         total,
-        tolerance=rounding(subject.net) + shift / max(total, 1e-300),
+        tolerance=rounding(subject.net) + found.log_error / max(total, 1e-300),
         hypotheses=hypotheses,
         where=found.name,
     )

@@ -1,0 +1,55 @@
+"""The points at which claims differentiate: off the kinks, of live and dead neurons of every size."""
+
+from __future__ import annotations
+
+import torch
+
+from isthmus import FullyConnected
+from isthmus.claims import verify
+from isthmus.claims.base import CLAIMS, Subject
+from isthmus.claims.points import points_of
+from isthmus.constructions import divergent
+from tools import gaussian, random_net
+
+
+def matrix(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_a_nearly_dead_neuron_is_at_no_kink():
+    net = random_net([3, 6, 6, 2], seed=1)
+    X = gaussian(20, 3)
+    net.weights[1].data[0] *= 1e-12
+    net.biases[1].data[0] *= 1e-12
+    assert len(points_of(Subject(net, X)).index) == 16
+    # Nor is one that reads a small coordinate beside large ones: |W_i|·|α| is its size, ‖W_i‖·‖α‖ is not.
+    deep = points_of(Subject(divergent(1000, 0.55).network, torch.rand(5, 3).double() + 0.1))
+    assert len(deep.index) == 5
+
+
+def test_samples_all_at_kinks_end_nothing():
+    """The lines x_0 = ±x_1 are kinks: no claim has a point, and each says so."""
+    net = FullyConnected.from_weights([matrix([1, -1], [1, 1]), torch.eye(2).double()])
+    X = matrix([1, 1], [2, 2], [1, -1], [3, -3], [0, 0])
+    found = points_of(Subject(net, X))
+    assert (len(found.index), len(found.J), found.trace.samples, found.log_error) == (0, 0, 0, 0.0)
+    for verdict in verify(net, X, X, ridge=0.1, claims=["C-rank-*", "C-bn-*"]):
+        assert verdict.status == "not applicable" or "x off the kinks" not in CLAIMS[verdict.claim].hypotheses
+
+
+def test_a_live_neuron_with_all_data_on_its_kink():
+    """x = [σ(x_0 + x_1) ± (σ(x_0 − x_1) − σ(x_1 − x_0))]/2: the identity, of rank 2, and on the diagonal not seen so."""
+    net = FullyConnected.from_weights([matrix([1, 1], [1, -1], [-1, 1]), matrix([1, 1, -1], [1, -1, 1]) / 2])
+    t = torch.linspace(0.1, 1, 12).double()
+    diagonal = Subject(net, torch.stack([t, t], 1), known={"tangents": torch.ones(12, 2, 1).double()})
+    assert "x off the kinks" in CLAIMS["C-rank-12"].evaluate(diagonal).reason
+
+
+def test_dead_neurons_are_at_no_kink():
+    """A row of zeros, what reads only it, and what reads only neurons that do not fire there."""
+    first = matrix([1, 2], [0, 0], [-1, -1])
+    second = matrix([1, 0, 0], [0, 1, 0], [0, 1, 1])
+    net = FullyConnected.from_weights([first, second, torch.ones(2, 3).double()])
+    assert len(points_of(Subject(net, torch.rand(5, 2).double() + 0.1)).index) == 5
+    # The same sums are at their kink where x is.
+    assert len(points_of(Subject(net, torch.zeros(1, 2).double())).index) == 0
