@@ -53,3 +53,20 @@ def test_dead_neurons_are_at_no_kink():
     assert len(points_of(Subject(net, torch.rand(5, 2).double() + 0.1)).index) == 5
     # The same sums are at their kink where x is.
     assert len(points_of(Subject(net, torch.zeros(1, 2).double())).index) == 0
+
+
+def test_points_are_spread_over_the_data():
+    index = points_of(Subject(random_net([2, 4, 2]), gaussian(400, 2))).index
+    assert len(index) == 16 and int(index[0]) < 40 and int(index[-1]) > 360
+
+
+def test_a_rank_that_rises_late_is_seen():
+    """f(x) = (x_0, σ(x_0 + x_1 − ½) − σ(x_0 − ½)) projects onto the axis only where x_0 < ½."""
+    first, second = matrix([1, 0], [1, 1], [1, 0]), matrix([1, 0, 0], [0, 1, -1])
+    net = FullyConnected.from_weights(
+        [first, second], [torch.tensor([0, -0.5, -0.5]).double(), torch.zeros(2).double()]
+    )
+    t = torch.linspace(0.01, 0.99, 400).double()
+    tangents = torch.tensor([[1.0], [0.0]]).double().expand(400, 2, 1)
+    subject = Subject(net, torch.stack([t, 0 * t], 1), known={"tangents": tangents})
+    assert "Rank Jf = k" in CLAIMS["C-rank-12"].evaluate(subject).reason

@@ -90,7 +90,7 @@ def points_of(subject: Subject, *, points: int = POINTS) -> Points:
     candidates = some_rows(subject.X, 4 * most)
     whole = subject.trace(candidates)
     off = off_kinks(whole).nonzero()[:, 0]
-    rows = off[:most]
+    rows = off[some_rows(off, most)]
     # |δJ| ≲ eps · n · L · Π‖W_ℓ‖_op, by the usual bound for a product.
     eps = torch.finfo(torch.float64).eps
     norms = torch.stack([torch.linalg.matrix_norm(W.double(), 2) for W in net.Ws])
