@@ -70,3 +70,10 @@ def test_a_rank_that_rises_late_is_seen():
     tangents = torch.tensor([[1.0], [0.0]]).double().expand(400, 2, 1)
     subject = Subject(net, torch.stack([t, 0 * t], 1), known={"tangents": tangents})
     assert "Rank Jf = k" in CLAIMS["C-rank-12"].evaluate(subject).reason
+
+
+def test_a_sample_given_twice():
+    """Between equal points there is no segment; C-bn-9 had 0/0 there, and failed."""
+    X = gaussian(5, 3)
+    X[1] = X[0]
+    assert CLAIMS["C-bn-9"].evaluate(Subject(random_net([3, 6, 6, 2]), X)).status == "holds"

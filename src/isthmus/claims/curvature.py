@@ -87,6 +87,8 @@ def sharp_kernels(subject: Subject) -> Verdict:
         names.append(found.name(row))
     for row, other in _same_pattern(found):
         gap = found.trace.inputs[row] - found.trace.inputs[other]
+        if float(gap.norm()) == 0.0:
+            continue
         along = found.J[row] @ (gap / gap.norm())
         lhs.append(max(_kernel_norm(found, row), _kernel_norm(found, other)))
         rhs.append(L / 4 * float(gap.square().sum()) * float(along.norm()) ** (2 - 2 / L))
