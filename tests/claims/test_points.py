@@ -38,7 +38,7 @@ def test_samples_all_at_kinks_end_nothing():
 
 
 def test_a_live_neuron_with_all_data_on_its_kink():
-    """x = [σ(x_0 + x_1) ± (σ(x_0 − x_1) − σ(x_1 − x_0))]/2: the identity, of rank 2, and on the diagonal not seen so."""
+    """x = [σ(x_0 + x_1) ± (σ(x_0 − x_1) − σ(x_1 − x_0))]/2: the identity, its kink on the diagonal."""
     net = FullyConnected.from_weights([matrix([1, 1], [1, -1], [-1, 1]), matrix([1, 1, -1], [1, -1, 1]) / 2])
     t = torch.linspace(0.1, 1, 12).double()
     diagonal = Subject(net, torch.stack([t, t], 1), known={"tangents": torch.ones(12, 2, 1).double()})
@@ -77,3 +77,18 @@ def test_a_sample_given_twice():
     X = gaussian(5, 3)
     X[1] = X[0]
     assert CLAIMS["C-bn-9"].evaluate(Subject(random_net([3, 6, 6, 2]), X)).status == "holds"
+
+
+def chain(*values):
+    return FullyConnected.from_weights([matrix([value]) for value in values])
+
+
+def test_what_overflows_is_not_judged():
+    """In float64: the kernel where activations are large, the product of the norms, and C² of a given C."""
+    x = matrix([1.0], [2.0])
+    large = verify(chain(1e100, 1.0, 1.0), 1e60 * x, claims="C-bn-9")[0]
+    assert large.status == "not applicable" and "overflow" in large.reason
+    lost = verify(chain(1e200, 1e200, 1e-300, 1e-100), 1e-250 * x, claims=["C-rank-1", "C-bn-9"])
+    assert [v.status for v in lost] == ["not applicable"] * 2 and "overflow" in lost[0].reason
+    bent = Subject(random_net([3, 6, 6, 2]), gaussian(5, 3), known={"C": 1e200})
+    assert CLAIMS["C-bn-11"].evaluate(bent).status == "holds"

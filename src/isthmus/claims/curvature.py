@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, rounding
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
 from isthmus.claims.points import Points, points_of
 from isthmus.claims.samples import relu_random_net, steep_relu_net
 from isthmus.measures import parameter_norms, top_eigenvalue
@@ -83,7 +85,7 @@ def sharp_kernels(subject: Subject) -> Verdict:
     for row in range(len(found.index)):
         large = found.J[row].numel() > LARGE
         lhs.append(_sharpness_from_below(found, row) if large else _sharpness(found, row))
-        rhs.append(L * float(found.s[row, 0]) ** (2 - 2 / L))
+        rhs.append(L * float(found.s[row, 0].pow(2 - 2 / L)))
         names.append(found.name(row))
     for row, other in _same_pattern(found):
         gap = found.trace.inputs[row] - found.trace.inputs[other]
@@ -91,8 +93,11 @@ def sharp_kernels(subject: Subject) -> Verdict:
             continue
         along = found.J[row] @ (gap / gap.norm())
         lhs.append(max(_kernel_norm(found, row), _kernel_norm(found, other)))
-        rhs.append(L / 4 * float(gap.square().sum()) * float(along.norm()) ** (2 - 2 / L))
+        rhs.append(L / 4 * float(gap.square().sum() * along.norm().pow(2 - 2 / L)))
         names.append(f"between {found.name(row)} and {found.name(other)}")
+    overflow = next((name for name, *sides in zip(names, lhs, rhs) if not all(map(math.isfinite, sides))), None)
+    if overflow is not None:
+        return not_applicable("C-bn-9", "≥", hypotheses, f"the kernel or its bound overflows float64 at {overflow}")
     return compare(
         "C-bn-9",
         lhs,
@@ -171,7 +176,7 @@ def price_of_bending(subject: Subject) -> Verdict:
         for other in range(row):
             C = max(partial[row], partial[other]) if given is None else given
             bend = float(torch.linalg.svdvals(found.J[row] - found.J[other]).sum())
-            rhs.append(L / 2 * float(powers[row] + powers[other]) + bend / C**2)
+            rhs.append(L / 2 * float(powers[row] + powers[other]) + bend / C / C)
             names.append(f"{found.name(row)} and {found.name(other)}")
     return compare(
         "C-bn-11",
