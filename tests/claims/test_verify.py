@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -90,6 +91,23 @@ def test_a_leaky_network_at_a_critical_point():
     assert "critical point: not met" in other["C-ham-4"].reason
     with pytest.raises(IsthmusError, match="columns"):
         verify(made.network, made.X[:, :2])
+
+
+@pytest.mark.parametrize("error", [OverflowError, torch.linalg.LinAlgError, np.linalg.LinAlgError])
+def test_arithmetic_that_fails_ends_one_claim_only(error, monkeypatch):
+    def raised(*_):
+        raise error("too large")
+
+    monkeypatch.setattr("isthmus.claims.jacobian_bounds._squares", raised)
+    first, other = verify(random_net([3, 4, 2]), gaussian(5, 3), claims=["C-rank-1", "C-bn-1"])
+    assert first.status == "not applicable" and first.reason == f"not computed ({error.__name__}: too large)"
+    assert other.status == "holds"
+
+
+def test_a_defect_is_not_hidden(monkeypatch):
+    monkeypatch.setattr("isthmus.claims.jacobian_bounds._squares", lambda _: [][0])
+    with pytest.raises(IndexError):
+        verify(random_net([3, 4, 2]), gaussian(5, 3), claims="C-rank-1")
 
 
 @pytest.mark.parametrize("identity", ["C-bn-7", "C-bn-8"])

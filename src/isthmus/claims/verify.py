@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Raised when a field of the JSON changes its meaning or goes.
 SCHEMA_VERSION = 1
+#: What evaluating a claim may raise because of its numbers; all else is a defect, and ends the run.
+NOT_COMPUTED = (IsthmusError, ArithmeticError, torch.linalg.LinAlgError, np.linalg.LinAlgError)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -198,13 +201,13 @@ def _run(
             subject = subject_of(one)
             try:
                 verdicts.append(one.evaluate(subject))
-            except IsthmusError as error:
+            except NOT_COMPUTED as error:
                 # A state with a name, not the end of the others.
-                failed = Hypothesis("can be evaluated", "not known", str(error))
+                named = isinstance(error, IsthmusError)
+                why = str(error) if named else f"not computed ({type(error).__name__}: {error})"
+                failed = Hypothesis("can be evaluated", "not known", why)
                 nan = float("nan")
-                verdicts.append(
-                    Verdict(one.id, "not applicable", nan, nan, "=", nan, nan, (failed,), reason=str(error))
-                )
+                verdicts.append(Verdict(one.id, "not applicable", nan, nan, "=", nan, nan, (failed,), reason=why))
             bar.advance(1)
     return Verdicts(tuple(verdicts), about)
 
