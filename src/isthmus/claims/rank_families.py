@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,18 +18,40 @@ from isthmus.measures.representation_cost import Estimate, estimate_costs
 
 #: Depths from which a slope is told apart from R1 and R2/L.
 LEAST_DEPTHS = 4
+#: Half the interval of a slope, in ranks, above which it does not tell them apart.
+APART = 0.25
 #: Relative difference up to which outputs of two networks are those of one function.
 SAME = 1e-8
+NEEDED = f"{LEAST_DEPTHS} depths needed, and a slope to ±{APART}"
 
 
 def norm_slope(family: Sequence[Construction]) -> Estimate:
-    """R0 of ‖θ‖² = L·R0 + R1 + R2/L over the depths of a family."""
+    """R0 of ‖θ‖² = L·R0 + R1 + R2/L over the depths of a family.
+
+    What the fit leaves is no noise but terms of higher order, which no interval of Student's covers. The ends are as
+    far as R2/L and R3/L² move the slope, the latter twice, for what is beyond it.
+    """
     depths = [float(one.depth) for one in family]
-    return estimate_costs(depths, [parameter_norms(one.network).total for one in family]).R0
+    norms = [parameter_norms(one.network).total for one in family]
+    fit = estimate_costs(depths, norms).R0
+    two, three, four = (_slope(np.array(depths), np.array(norms), terms) for terms in (2, 3, 4))
+    reach = abs(three - two) + 2 * abs(four - three)
+    return Estimate(fit.value, fit.standard_error, fit.value - reach, fit.value + reach)
+
+
+def _slope(depths: np.ndarray, norms: np.ndarray, terms: int) -> float:
+    """R0 of the first terms of L·R0 + R1 + R2/L + R3/L², by least squares."""
+    columns = np.stack([depths ** (1 - power) for power in range(terms)], axis=1)
+    size = np.linalg.norm(columns, axis=0)
+    return float(np.linalg.lstsq(columns / size, norms)[0][0] / size[0])
 
 
 def _enough(family: Sequence[Construction]) -> bool:
-    return len({one.depth for one in family}) >= LEAST_DEPTHS
+    """Are there depths enough, and deep enough, to tell ranks apart by the slope?"""
+    if len({one.depth for one in family}) < LEAST_DEPTHS:
+        return False
+    slope = norm_slope(family)
+    return slope.high - slope.value <= APART
 
 
 def _at_k_per_layer(family: Sequence[Construction], k: int) -> Hypothesis:
@@ -68,7 +91,7 @@ def ranks_around_the_cost(subject: Subject) -> Verdict:
         return lacking("C-rank-2", "≤", "needs constructions of one function at several depths: known['family']")
     k = int(subject.known.get("rank", family[0].known.rank))
     hypotheses = [
-        Hypothesis.of("a family by depth", _enough(family), f"{len(family)} networks, {LEAST_DEPTHS} depths needed"),
+        Hypothesis.of("a family by depth", _enough(family), f"{len(family)} networks, {NEEDED}"),
         _one_function("one piecewise linear f on bounded Ω", family, subject.X),
         _at_k_per_layer(family, k),
     ]
@@ -137,7 +160,7 @@ def properties_of_a_rank(subject: Subject) -> Verdict:
     inside = all(bool(one.known.domain.contains(X).all()) for one in (*sums, *after, *before, *affine))
     d, ranks = min(fs[0].network.dims[0], fs[0].network.dims[-1]), (fs[0].known.rank, gs[0].known.rank)
     hypotheses = [
-        Hypothesis.of("families by depth", all(map(_enough, (fs, gs, affine))), f"{LEAST_DEPTHS} depths needed"),
+        Hypothesis.of("families by depth", all(map(_enough, (fs, gs, affine))), NEEDED),
         Hypothesis.of("f∘g and f + g computed on bounded Ω", inside, f"{len(X)} samples"),
         Hypothesis.of("Rank f + Rank g ≤ min(d_in, d_out)", sum(ranks) <= d, f"{ranks[0]} + {ranks[1]}, d = {d}"),
     ]
