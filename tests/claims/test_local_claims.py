@@ -11,9 +11,10 @@ from isthmus import FullyConnected, rebalance, train
 from isthmus.claims.base import CLAIMS, Subject
 from isthmus.claims.jacobian_bounds import layer_distances
 from isthmus.claims.points import points_of
+from isthmus.claims.rank_samples import linear_global_minimum
 from isthmus.claims.samples import balanced_net, random_subject, relu_random_net
 from isthmus.claims.stationary import least_squares_minimum
-from isthmus.measures import representation_spectra
+from isthmus.measures import parameter_norms, representation_spectra
 from isthmus.problems import teacher
 from tools import SEED, assert_close, gaussian, generator, linear_net, three_part_net
 
@@ -174,6 +175,33 @@ def test_balance_needs_a_minimum():
     assert status("C-rank-9", subject.replace(net=moved)) == "not applicable"
 
 
+@pytest.mark.parametrize("factor", [1.02, 1.1, 1.5])
+def test_a_rescaled_layer_is_no_minimum(factor):
+    """The function of the minimum, one layer against the next: the tolerance grew with the gradient, and all held."""
+    subject = linear_global_minimum()
+    assert status("C-rank-9", subject) == "holds"
+    Ws = [W.clone() for W in subject.net.Ws]
+    Ws[2], Ws[3] = factor * Ws[2], Ws[3] / factor
+    moved = subject.replace(net=FullyConnected.from_weights(Ws, slope=1.0))
+    assert "stationary point" in CLAIMS["C-rank-9"].evaluate(moved).reason
+
+
+def test_imbalance_is_within_what_the_gradient_leaves(monkeypatch):
+    """|a − b| ≤ r·‖θ‖·√(a + b), whatever the network."""
+    monkeypatch.setattr("isthmus.claims.stationary.STATIONARY", 1e9)
+    subject = linear_global_minimum()
+    for seed in range(20):
+        scales = (0.3 * gaussian(6, 1, seed=seed)).exp().flatten().tolist()
+        noise = [0.02 * gaussian(*W.shape, seed=seed) for W in subject.net.Ws]
+        net = FullyConnected.from_weights([c * W + N for c, W, N in zip(scales, subject.net.Ws, noise)], slope=1.0)
+        assert status("C-rank-9", subject.replace(net=net)) == "holds"
+    # Where the gradient is all in that direction, the bound is attained.
+    two = least_squares_minimum()
+    moved = FullyConnected.from_weights([1.001 * two.net.Ws[0], two.net.Ws[1] / 1.001], None, slope=1.0)
+    verdict = CLAIMS["C-rank-9"].evaluate(two.replace(net=moved))
+    assert verdict.status == "holds" and verdict.tolerance < 1.01 * -verdict.slack
+
+
 def test_a_rescaled_layer_fails_when_its_gradient_is_not_looked_at(monkeypatch):
     subject = least_squares_minimum()
     moved = FullyConnected.from_weights([1.02 * subject.net.Ws[0], subject.net.Ws[1] / 1.02], None, slope=1.0)
@@ -199,10 +227,17 @@ def trained():
     return Subject(net, torch.tensor(problem.X), torch.tensor(problem.Y), 0.02)
 
 
-@pytest.mark.parametrize("identity", ["C-rank-1", "C-rank-9", "C-bn-1", "C-bn-6", "C-bn-7", "C-bn-8"])
+@pytest.mark.parametrize("identity", ["C-rank-1", "C-bn-1", "C-bn-6", "C-bn-7", "C-bn-8"])
 def test_trained_networks(trained, identity):
     verdict = CLAIMS[identity].evaluate(trained)
     assert verdict.status == "holds", verdict.reason
+
+
+def test_trained_networks_are_balanced_but_at_kinks(trained):
+    """Their layers are equal to 1e-3; the gradient, taken at kinks, would allow them to differ by more than half."""
+    assert "stationary point" in CLAIMS["C-rank-9"].evaluate(trained).reason
+    norms = parameter_norms(trained.net)
+    assert_close(norms.layers[:-1], norms.weights[1:], rtol=2e-3, reason="a training that ended")
 
 
 def test_trained_networks_are_near_isometries(trained):

@@ -13,6 +13,7 @@ from isthmus.claims.points import Points, points_of
 from isthmus.claims.samples import balanced_net
 from isthmus.claims.stationary import at_a_minimum, least_squares_minimum
 from isthmus.measures import balance, ntk_trace, parameter_norms, representation_spectra
+from isthmus.measures.norms import Norms
 
 
 @claim(
@@ -26,11 +27,13 @@ from isthmus.measures import balance, ntk_trace, parameter_norms, representation
 def weak_balancedness(subject: Subject) -> Verdict:
     """‖W_ℓ‖² + ‖b_ℓ‖² = ‖W_{ℓ+1}‖², because rescaling a layer against the next leaves the function as it is.
 
-    Along that rescaling the loss changes only by its ridge: a gradient of relative size r leaves an imbalance of at
-    most r·(‖W_ℓ‖² + ‖b_ℓ‖² + ‖W_{ℓ+1}‖²), which is the tolerance.
+    Along that rescaling, by v = (W_ℓ, b_ℓ, −W_{ℓ+1}), the loss changes only by its ridge: 2·ridge·(a − b) = ⟨∇, v⟩ with
+    a, b the two sides. So a gradient of relative size r leaves |a − b| ≤ r·‖θ‖·√(a + b), whatever the network. That is
+    the tolerance, and the point is stationary only where it is small beside a and b: else this would say nothing.
     """
-    hypotheses, residual = at_a_minimum(subject)
     norms = parameter_norms(subject.net)
+    sway = _sway(norms)
+    hypotheses, residual = at_a_minimum(subject, sway)
     if len(norms.weights) < 2:
         return not_applicable("C-rank-9", "=", hypotheses, "one layer has no next one")
     before, after = norms.layers[:-1], norms.weights[1:]
@@ -39,16 +42,18 @@ def weak_balancedness(subject: Subject) -> Verdict:
         before,
         "=",
         after,
-        tolerance=rounding(subject.net) + 2 * residual * _reach(norms.layers),
+        tolerance=rounding(subject.net) + residual * sway,
         hypotheses=hypotheses,
         where=lambda i: f"layers {i + 1} and {i + 2}",
         details={"‖W_ℓ‖² + ‖b_ℓ‖²": norms.layers.tolist(), "‖W_ℓ‖²": norms.weights.tolist()},
     )
 
 
-def _reach(layers: Tensor) -> float:
-    """How much of the whole gradient one pair of layers may carry: the norm of θ over that of the smallest layer."""
-    return math.sqrt(float(layers.sum() / layers.min().clamp_min(1e-300)))
+def _sway(norms: Norms) -> float:
+    """‖θ‖·√(a + b)/max(a, b), the largest over the pairs of layers."""
+    a, b = norms.layers[:-1], norms.weights[1:]
+    shares = (norms.total * (a + b)).sqrt() / torch.maximum(a, b).clamp_min(1e-300)
+    return float(shares.max()) if len(shares) else 0.0
 
 
 def _balanced(subject: Subject) -> Hypothesis:
