@@ -158,6 +158,20 @@ def test_corrupted_activations_fail():
     assert status("C-bn-8", subject.replace(known={"k": 2, "spectra": spectra})) == "fails"
 
 
+@pytest.mark.parametrize("depth", [4, 6, 10])
+@pytest.mark.parametrize("angle", [0.3, 0.5, 0.6435, 0.9, 1.1])
+def test_equality_is_not_decided_by_rounding(angle, depth):
+    """W = uuᵀ at every layer: Δ = 0 and s_2 = 0, and what was left of them by rounding decided."""
+    u = torch.tensor([angle]).double()
+    W = torch.cat([u.cos(), u.sin()])[:, None] * torch.cat([u.cos(), u.sin()])
+    X = torch.rand(10, 2, generator=generator()).double() + 0.1
+    subject = Subject(FullyConnected.from_weights([W] * depth), X)
+    assert status("C-bn-8", subject) == "holds"
+    # Beyond rounding it is decided.
+    off = [torch.tensor([1.0, 1e-3]).double()] * depth
+    assert status("C-bn-8", subject.replace(known={"spectra": off})) == "fails"
+
+
 def test_a_corrupted_kernel_fails(monkeypatch):
     tight = Subject(rebalance(three_part_net(2, depth=12, seed=1)).network, gaussian(40, 12), known={"k": 2})
     assert status("C-bn-7", tight) == "holds"

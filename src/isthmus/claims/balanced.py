@@ -153,16 +153,19 @@ def low_rank_representations(subject: Subject) -> Verdict:
     L = len(norms.weights)
     q = float(_activation_bounds(subject, found, k).mean()) / L
     Delta = norms.total - k * L - 2 * float(log_products(found.s)[:, k - 1].max())
-    Delta = max(Delta, 0.0)
+    # Where the bound is attained Δ is a difference of equal numbers; its root is far above what it is computed to.
+    unit = rounding(subject.net)
+    Delta = max(Delta, 0.0) + unit * (norms.total + k * L) + found.log_error
     spectra = subject.known.get("spectra") or representation_spectra(found.trace, centered=False)
     beyond = torch.stack([s[k] if len(s) > k else s.new_zeros(()) for s in spectra])
+    noise = unit * torch.stack([s[0] for s in spectra])
     above, allowed, names = [], [], []
     for p in (0.05, 0.1, 0.2, 0.3, 0.45):
         for share, bound in (
             (p, math.sqrt(Delta * (q + 1) / L) / p),
             (2 * p, math.sqrt(Delta) * (math.sqrt(q) + math.sqrt(p)) / (p * math.sqrt(L))),
         ):
-            above.append(float((beyond > bound * (1 + 1e-9)).sum()))
+            above.append(float((beyond > bound * (1 + 1e-9) + noise).sum()))
             allowed.append(share * L)
             names.append(f"p = {p}, bound {bound:.3g}")
     return compare(
