@@ -61,6 +61,22 @@ def test_structured_outputs():
     assert status("C-rank-10", subject, points=x) == "holds"
 
 
+@pytest.mark.parametrize("seed", [89, 189, 287])
+def test_kernels_too_flat_to_count_by(seed):
+    """Gaussian kernels on a line: rounding of the coefficients is above singular values of 2 to 12."""
+    source = np.random.default_rng(0)
+    sizes = [(source.integers(4, 14), source.integers(1, 3), source.integers(1, 4)) for _ in range(seed + 1)]
+    N, d, d_out = map(int, sizes[-1])
+    drawn = torch.Generator().manual_seed(seed)
+    X, Y = (torch.randn(N, columns, generator=drawn, dtype=torch.float64) for columns in (d, d_out))
+    subject = Subject(random_net([d, d_out]), X, Y, known={"noise": 1.0, "kernel": "gaussian"})
+    assert status("C-rank-10", subject) != "fails"
+    # At the point nearest to failing alone, nothing is said.
+    points = (X[:-1] + X[1:]) / 2
+    alone = [evaluate("C-rank-10", subject, points=points[i : i + 1]) for i in range(len(points))]
+    assert "rounding" in " ".join(one.reason for one in alone)
+
+
 def test_kernels_out_of_hypothesis():
     subject = CLAIMS["C-rank-10"].sample()
     assert "x not in X" in evaluate("C-rank-10", subject, points=subject.X[:2]).reason

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, unmet
 from isthmus.claims.evidence import lacking, some_rows
 from isthmus.claims.points import points_of
 from isthmus.claims.rank_samples import cross_function, curved_stripes, noisy_curve, two_dimensional_autoencoder
@@ -24,6 +24,8 @@ from isthmus.networks.kernel import KERNELS, KernelRidge
 KERNEL_SAMPLES, KERNEL_POINTS = 200, 8
 #: Relative error of the kernel's coefficients above which K is not invertible for our purposes.
 LEAST_DIGITS = 1e-6
+#: Share of the singular value that noise alone would give the Jacobian, above which rounding is not clearly below it.
+CLEAR = 1e-2
 #: Cells along each axis of the first picture of a classifier.
 RESOLUTION = 96
 #: How far a trained autoencoder may be from the identity on its data, and its rank from k; the tolerance follows.
@@ -44,7 +46,8 @@ def kernels_see_every_dimension(subject: Subject) -> Verdict:
     """Rank Jf(x) = min{Rank(X−x), Rank Y} half-way between samples, for the interpolant of a radial kernel.
 
     Of the subject only X and Y count. Y is generic when it has noise of full support, of standard deviation
-    ``known["noise"]``; ``known["kernel"]`` and ``known["points"]`` choose a kernel (Laplace) and other points.
+    ``known["noise"]``; ``known["kernel"]`` and ``known["points"]`` choose a kernel (Laplace) and other points. Points
+    at which rounding would hide what that noise makes of Jf are left out.
     """
     known, Y = subject.known, subject.Y
     if Y is None or Y.ndim != 2 or "noise" not in known or len(subject.X) < 2:
@@ -65,20 +68,32 @@ def kernels_see_every_dimension(subject: Subject) -> Verdict:
         Hypothesis.of("x not in X", nearest > 0, f"nearest {nearest:.3g}"),
         Hypothesis.of("k' ≠ 0", bool((pull * distances != 0).all()) or nearest == 0.0),
     ]
+    if unmet(hypotheses):
+        return not_applicable("C-rank-10", "=", hypotheses)
     s = torch.linalg.svdvals(model.jacobian(points))
     terms = (model.coefficients_.norm(dim=1) * pull.abs() * distances).sum(1, keepdim=True) / model.length_**2
-    ranks = (s > unit * terms).sum(1)
     expected = torch.minimum(numerical_rank(X - points[:, None]), numerical_rank(Y))
+    clear = (unit * terms[:, 0] <= CLEAR * known["noise"] * _response(model, X, points, expected)).nonzero()[:, 0]
+    if len(clear) == 0:
+        return not_applicable("C-rank-10", "=", hypotheses, "rounding is as large as what the noise makes of Jf")
+    ranks = (s > unit * terms).sum(1)
     return compare(
         "C-rank-10",
-        ranks,
+        ranks[clear],
         "=",
-        expected,
+        expected[clear],
         tolerance=1e-12,
         hypotheses=hypotheses,
-        where=lambda i: f"point {i}",
+        where=lambda i: f"point {int(clear[i])}",
         details={"least and largest singular value": [float(s.min()), float(s.max())]},
     )
+
+
+def _response(model: KernelRidge, X: Tensor, points: Tensor, ranks: Tensor) -> Tensor:
+    """s_r of K⁻¹A at each point, with Jf = YᵀK⁻¹A: noise of Y of size 1 gives Jf an r-th value of about that, (P,)."""
+    moves = KernelRidge(model.kernel, length=model.length_).fit(X, torch.eye(len(X), dtype=torch.float64))
+    s = torch.linalg.svdvals(moves.jacobian(points))
+    return s.gather(1, (ranks - 1).clamp_min(0)[:, None])[:, 0]
 
 
 @claim(
