@@ -165,8 +165,33 @@ def test_the_printed_example_jumps():
     verdict = evaluate("C-rank-13", sample, function=printed)
     assert verdict.status == "not applicable" and "f continuous" in verdict.reason
     # All else is as the paper says: the identity on the cross, and Jacobians of rank 1.
-    assert [h.status for h in verdict.hypotheses] == ["not met", "met"]
+    assert [h.status for h in verdict.hypotheses] == ["not met", "met", "met"]
     assert status("C-rank-13", sample) == "holds"
+
+
+def test_jumps_away_from_the_samples_are_found():
+    sample = cross_function()
+    for X in (sample.X[:1], sample.X.abs() + 0.01):
+        assert "f continuous: not met" in evaluate("C-rank-13", sample.replace(X=X), function=printed).reason
+
+    def partial(X):
+        return torch.where(X[:, :1] > 0.9, torch.nan, X.abs().amin(1, keepdim=True) * X.sign())
+
+    within = sample.replace(X=0.5 * sample.X)
+    assert "f continuous: not known" in evaluate("C-rank-13", within, function=partial).reason
+
+
+def test_samples_at_kinks_have_no_rank():
+    """x = σ(x) − σ(−x) in the plane: autograd has a Jacobian of rank 0 at 0, and of 1 on the axes."""
+    split, join = torch.eye(2).double(), torch.eye(2).double()
+    net = FullyConnected.from_weights([torch.cat([split, -split]), torch.cat([join, -join], 1)])
+    axes = torch.tensor([[0.0, 0.0], [0.5, 0.0], [0.0, -0.3]]).double()
+    subject = cross_function().replace(net=net, X=axes)
+    for function in (None, net):
+        for some in (subject, subject.replace(X=axes[:1])):
+            assert "x off the kinks" in evaluate("C-rank-13", some, function=function).reason
+        beside = subject.replace(X=torch.cat([axes, torch.tensor([[0.2, 0.3]]).double()]))
+        assert status("C-rank-13", beside, function=function) == "fails"
 
 
 def test_the_network_of_the_cross_is_the_function():

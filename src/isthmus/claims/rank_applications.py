@@ -11,7 +11,7 @@ from torch.func import jacrev, vmap
 
 from isthmus.claims.base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, unmet
 from isthmus.claims.evidence import lacking, some_rows
-from isthmus.claims.points import points_of
+from isthmus.claims.points import off_kinks, points_of
 from isthmus.claims.rank_samples import cross_function, curved_stripes, noisy_curve, two_dimensional_autoencoder
 from isthmus.claims.segments import largest_jump
 from isthmus.linalg import numerical_rank
@@ -32,6 +32,10 @@ RESOLUTION = 96
 NEAR = 0.05
 #: What is left of a change when a segment is halved to nothing, relative to the values: more is a jump.
 JUMP = 1e-6
+#: Lines along each axis that are searched for jumps of a function.
+LINES = 32
+#: Step to either side of a sample, and relative change of the Jacobian over it, above which it is at a kink.
+SIDESTEP, BENT = 1e-7, 1e-4
 
 
 @claim(
@@ -195,12 +199,39 @@ def _skeleton(name: str) -> Tensor:
     return torch.stack([(math.pi * t).cos(), (math.pi * t).sin()], 1)
 
 
+def _across(box: Tensor) -> tuple[Tensor, Tensor]:
+    """Ends (a, b) of the pieces of horizontal and vertical lines across the box of some points.
+
+    The lines keep off the axes and other places that a symmetric function picks out: a function may lack a value there.
+    """
+    low, high = box.amin(0), box.amax(0)
+    i = torch.arange(LINES, dtype=torch.float64)
+    x, y = (low[axis] + (high - low)[axis] * (i + offset) / LINES for axis, offset in ((0, 0.4142), (1, 0.7321)))
+    grid = torch.stack(torch.meshgrid(x, y, indexing="ij"), -1)
+    pairs = [(grid[1:], grid[:-1]), (grid[:, 1:], grid[:, :-1])]
+    ends = [torch.cat([pair[end].reshape(-1, 2) for pair in pairs]) for end in (0, 1)]
+    return ends[0], ends[1]
+
+
+def _jacobians_off_kinks(subject: Subject, f: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """Jf(x) at the samples at which it is the same on both sides, (P, 2, 2)."""
+    X = subject.X
+    if f is None:
+        X = X[off_kinks(subject.trace())]
+        return jacobian(subject.net, X) if len(X) else X.new_zeros(0, 2, 2)
+    derivative = vmap(jacrev(lambda x: f(x[None])[0]))
+    step = SIDESTEP * max(1.0, float(X.abs().max())) * torch.tensor([math.cos(1.0), math.sin(1.0)], dtype=torch.float64)
+    J, *sides = (derivative(place).detach() for place in (X, X + step, X - step))
+    bend = torch.stack([(side - J).flatten(1).norm(dim=1) for side in sides]).amax(0)
+    return J[bend <= BENT * J.flatten(1).norm(dim=1)]
+
+
 @claim(
     "C-rank-13",
     "Rank_J(f) < Rank_BN(f) is possible: min(|x_0|,|x_1|)·(sign x_0, sign x_1), and the direction x/‖x‖",
     paper="rank2023",
     where="Prop. 1, Example 1; bottleneck2023 §3.3.1",
-    hypotheses=("f continuous", "f = id on a cross or circle"),
+    hypotheses=("f continuous", "f = id on a cross or circle", "x off the kinks"),
     sample=cross_function,
     erratum="Example 1 as printed jumps on the axes: (x_0, sign(x_1)|x_0|) for |x_0| ≥ |x_1|. The minimum is used.",
 )
@@ -209,7 +240,8 @@ def two_notions_apart(subject: Subject) -> Verdict:
 
     If f = h∘g with g: ℝ² → ℝ were the identity there, g would be injective and continuous on a set that does not fit
     into a line; so Rank_BN ≥ 2. Networks are continuous; of another ``known["function"]``, (N, 2) → (N, 2) in
-    torch, segments between samples are searched for jumps. Rank_J is the maximum over the samples.
+    torch, lines between samples and across the box of samples and skeleton are searched for jumps; a single point,
+    such as 0 for x/‖x‖, they do not meet. Rank_J is the maximum over the samples off the kinks.
     """
     name, X = subject.known.get("skeleton"), subject.X
     if name not in ("cross", "circle") or X.shape[1] != 2 or subject.net.dims[-1] != 2:
@@ -217,14 +249,19 @@ def two_notions_apart(subject: Subject) -> Verdict:
         return lacking("C-rank-13", "≤", reason)
     f: Callable[[Tensor], Tensor] | None = subject.known.get("function")
     points = _skeleton(name)
-    image = subject.net.trace(points).outputs if f is None else f(points)
-    jump = 0.0 if f is None else largest_jump(f, X, X.roll(1, 0))
+    image = subject.net.trace(points).outputs if f is None else f(points).detach()
+    a, b = _across(torch.cat([X, points]))
+    jump = 0.0 if f is None else largest_jump(f, torch.cat([X, a]), torch.cat([X.roll(1, 0), b]))
     gap = float((image - points).abs().max())
+    J = _jacobians_off_kinks(subject, f)
+    continuous = None if math.isnan(jump) else jump <= JUMP
     hypotheses = [
-        Hypothesis.of("f continuous", jump <= JUMP, f"largest jump {jump:.2g}"),
+        Hypothesis.of("f continuous", continuous, f"largest jump {jump:.2g}"),
         Hypothesis.of("f = id on a cross or circle", gap <= 1e-9, f"differs by {gap:.2g} on the {name}"),
+        Hypothesis.of("x off the kinks", len(J) > 0, f"{len(J)} of {len(X)} samples are"),
     ]
-    J = jacobian(subject.net, X) if f is None else vmap(jacrev(lambda x: f(x[None])[0]))(X).detach()
+    if unmet(hypotheses):
+        return not_applicable("C-rank-13", "≤", hypotheses)
     s = torch.linalg.svdvals(J)
     rank = int((s > 1e-9 * s.max()).sum(1).max())
     return compare(
@@ -234,6 +271,6 @@ def two_notions_apart(subject: Subject) -> Verdict:
         2.0,
         tolerance=0.0,
         hypotheses=hypotheses,
-        where=f"Rank_J = {rank} over {len(X)} samples, Rank_BN = 2",
+        where=f"Rank_J = {rank} over {len(J)} samples, Rank_BN = 2",
         details={"largest second singular value": [float(s[:, 1].max())]},
     )
