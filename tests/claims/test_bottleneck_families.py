@@ -22,7 +22,7 @@ from isthmus.measures import (
     ntk_trace,
     parameter_norms,
 )
-from tools import assert_close, gaussian, linear_net, three_part_net
+from tools import assert_close, gaussian, generator, linear_net, three_part_net
 
 # ------------------------------------------------------------------------------------------------ C-bn-10
 
@@ -82,12 +82,40 @@ def test_the_stated_numbers(example):
     assert [f"{v:.3g}" for v in details["largest activation"]] == ["2.04", "4.71", "16.5", "148"]
     value, low, high = details["exponent of the excess, low, high"]
     assert low < 1 - 2 * 0.75 < high < 0  # 1 − 2γ
-    assert details["exponent of the scale, low, high"][1] > 0
+    assert details["exponent of log(1 + scale), low, high"][1] > 0
 
 
 @pytest.mark.parametrize("gamma", [0.4, 0.5, 1.0])
 def test_other_exponents_are_not_judged(example, gamma):
     assert status("C-bn-12", example[0].replace(known={"exponent": gamma})) == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("gamma", "said"), [(0.51, "not applicable"), (0.55, "holds"), (0.9, "holds"), (0.98, "not applicable")]
+)
+def test_exponents_near_the_ends(gamma, said):
+    """Near ½ the third coordinate shrinks by S³ beside the others, and S grows faster than any power."""
+    X = torch.rand(20, 3, generator=generator(1)).double()
+    found = verdict("C-bn-12", Subject(divergent(100, gamma).network, X, known={"exponent": gamma}))
+    assert found.status == said, found.reason
+    assert said == "holds" or "do not show it" in found.reason
+
+
+def test_the_formula_is_that_of_the_networks():
+    nets = short()
+    excess, scales = bn_families._example_20(torch.tensor([one.depth for one in nets]).double().numpy(), 0.75)
+    assert_close(excess, [one.known.norm_squared - 3 * one.depth for one in nets])
+    assert_close(scales, [one.known.details["scale"] for one in nets])
+
+
+def test_samples_on_the_faces_of_the_cube():
+    """Clamped to the cube they lie on kinks, and the price of bending was that of one point: nothing."""
+    pair = bn_families._across_the_kink(torch.tensor([[0.9, 1.0, 0.0], [1.0, 0.8, 0.4]]).double())
+    assert float(pair.min()) > 0 and len(pair) == 2
+    for L in (10, 100):
+        # ‖Jf(x) − Jf(y)‖_* = √2 over the square of the largest partial Jacobian.
+        assert 0.0 < bn_families._lipschitz_bound(divergent(L).network, pair) < 2**0.5
+    assert math.isnan(bn_families._lipschitz_bound(divergent(10).network, pair * torch.tensor([1.0, 1.0, 0.0])))
 
 
 def short(exponent=0.75, depths=(10, 30, 100, 300)):
