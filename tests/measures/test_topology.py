@@ -70,6 +70,17 @@ def test_tripoints_on_the_grid_and_on_the_border():
     assert len(edge.tripoints) <= 1 and edge.state == "computed"
 
 
+@pytest.mark.parametrize("count", [4, 5])
+@pytest.mark.parametrize("centre", [(0.0, 0.0), (1 / 96, 0.0), (0.5, 0.5), (-0.99999, 0.0)])
+def test_many_sectors_on_a_line_of_the_grid_meet_once(centre, count):
+    """Two of the cells around the centre show it, each with some of the classes."""
+    angles = 2 * math.pi * np.arange(count) / count + 0.1
+    rays = np.stack([np.cos(angles), np.sin(angles)])
+    found = tripoints(lambda P: (P - np.array(centre)) @ rays, BOX, resolution=96)
+    assert found.meeting == (tuple(range(count)),) and found.state == "computed"
+    assert_close(found.tripoints, [centre], atol=2e-6, reason=PIXEL)
+
+
 @pytest.mark.parametrize(
     "edges",
     [

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from isthmus._checks import as_tensor, check_integer, check_number, fail
@@ -32,7 +35,7 @@ class Topology:
     classes : Tensor (C,) of int64
         Labels that were seen, increasing.
     tripoints : Tensor (T, 2)
-        Points where three or more classes meet, to within ``size``.
+        Points where three or more classes meet, to within ``size``; cells that touch hold one together.
     meeting : tuple of T tuples of int
         The labels that meet at each.
     adjacency : Tensor (C, C) of bool
@@ -120,7 +123,8 @@ def tripoints(
         kept = np.isin(found.cells @ [count, 1], near @ [count, 1])
         lost += list((found.cells[~kept] + 0.5) / count)
         found, count = inner, 2 * count
-    middles = (found.cells + 0.5) / count
+    places, meeting = _united(found)
+    middles = (places + 0.5) / count
     state = "unresolved" if lost else "computed"
     if not found.complete:
         lost, middles, state = list(middles), middles[:0], "too many cells"
@@ -136,7 +140,7 @@ def tripoints(
     return Topology(
         torch.from_numpy(present),
         placed(middles),
-        tuple(found.meeting) if found.complete else (),
+        tuple(meeting) if found.complete else (),
         torch.from_numpy(adjacency),
         placed(lost),
         1.0 / count,
@@ -180,6 +184,20 @@ def _neighbourhood(cells: np.ndarray, count: int) -> np.ndarray:
     """The cells and those around them, on a grid of ``count`` × ``count``, each once."""
     around = cells[:, None, :] + np.argwhere(np.ones((3, 3), dtype=bool)) - 1
     return np.unique(np.clip(around.reshape(-1, 2), 0, count - 1), axis=0)
+
+
+def _united(found: _Found) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """Middle and classes of each group of cells that touch: a point on a line of the grid may show in several."""
+    if not found.complete or len(found.cells) < 2:
+        return found.cells.astype(np.float64), found.meeting
+    pairs = cKDTree(found.cells).query_pairs(1.0, p=np.inf, output_type="ndarray")
+    size = len(found.cells)
+    graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
+    _, group = connected_components(graph, directed=False)
+    order = np.argsort(group, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+    united = [tuple(sorted(set().union(*(found.meeting[i] for i in some)))) for some in members]
+    return np.stack([found.cells[some].mean(0) for some in members]), united
 
 
 def _meetings(cells: np.ndarray, count: int, labels: _Labels, most: int) -> _Found:
