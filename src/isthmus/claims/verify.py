@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 #: Raised when a field of the JSON changes its meaning or goes.
 SCHEMA_VERSION = 1
 #: What evaluating a claim may raise because of its numbers; all else is a defect, and ends the run.
-NOT_COMPUTED = (IsthmusError, ArithmeticError, torch.linalg.LinAlgError, np.linalg.LinAlgError)
+NOT_COMPUTED = (
+    IsthmusError,
+    ArithmeticError,
+    np.linalg.LinAlgError,
+    torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 from torch import Tensor, nn
 
 from isthmus._checks import as_tensor, check_integer, check_number, fail
@@ -190,7 +190,7 @@ def _united(found: _Found) -> tuple[np.ndarray, list[tuple[int, ...]]]:
     """Middle and classes of each group of cells that touch: a point on a line of the grid may show in several."""
     if not found.complete or len(found.cells) < 2:
         return found.cells.astype(np.float64), found.meeting
-    pairs = cKDTree(found.cells).query_pairs(1.0, p=np.inf, output_type="ndarray")
+    pairs = KDTree(found.cells).query_pairs(1.0, p=np.inf, output_type="ndarray")
     size = len(found.cells)
     graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
     _, group = connected_components(graph, directed=False)
