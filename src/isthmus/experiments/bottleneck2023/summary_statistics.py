@@ -29,7 +29,7 @@ class DescentLosses(Experiment):
     paper: ClassVar[str] = "bottleneck2023"
     convention: ClassVar[str] = "bottleneck2023: mean over samples, sum over outputs, + λ‖θ‖²; ridge = λ"
     quick_seconds: ClassVar[float] = 20.0
-    full_seconds: ClassVar[float] = 700.0
+    full_seconds: ClassVar[float] = 400.0
 
     d: int = parameter(4, "dimension of v", low=3, high=10_000)
     horizon: int = parameter(20, "T, steps of the descent", low=2, high=10_000)

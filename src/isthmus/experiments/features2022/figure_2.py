@@ -58,7 +58,7 @@ class FeaturesFigure2(Experiment):
     where: ClassVar[str] = "Figure 2"
     convention: ClassVar[str] = "features2022: C + λ‖θ‖²; ridge = λ, times d_out where C is averaged over outputs"
     quick_seconds: ClassVar[float] = 5.0
-    full_seconds: ClassVar[float] = 1200.0
+    full_seconds: ClassVar[float] = 800.0
     figure_size: ClassVar[tuple[float, float]] = (12.4, 5.2)
 
     data: str = parameter("mnist", "data of the left panel", source="paper", choices=("mnist", "synthetic"))

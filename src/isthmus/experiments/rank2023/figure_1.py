@@ -53,7 +53,7 @@ class RankFigure1(Experiment):
     where: ClassVar[str] = "Figure 1"
     convention: ClassVar[str] = "rank2023: mean square + (λ/L)‖W‖²; ridge = λ/L, times d_out if averaged over outputs"
     quick_seconds: ClassVar[float] = 20.0
-    full_seconds: ClassVar[float] = 120.0
+    full_seconds: ClassVar[float] = 60.0
     figure_size: ClassVar[tuple[float, float]] = (11.0, 7.6)
     sweep_names: ClassVar[Mapping[str, str]] = {"ridge": "lam", "task_rank": "rank"}
 

@@ -44,7 +44,7 @@ class RankFigure2(Experiment):
     where: ClassVar[str] = "Figure 2"
     convention: ClassVar[str] = "rank2023: cross-entropy + (λ/L)‖W‖²; ridge = λ/L"
     quick_seconds: ClassVar[float] = 15.0
-    full_seconds: ClassVar[float] = 240.0
+    full_seconds: ClassVar[float] = 180.0
     figure_size: ClassVar[tuple[float, float]] = (11.0, 7.6)
 
     shallow: int = parameter(2, "L of the shallow networks", source="paper", low=1, high=100)

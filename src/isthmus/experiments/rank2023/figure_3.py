@@ -52,7 +52,7 @@ class RankFigure3(Experiment):
     where: ClassVar[str] = "Figure 3"
     convention: ClassVar[str] = "rank2023: C + (λ/L)‖W‖², C averaged over outputs; ridge = λ·d_out/L"
     quick_seconds: ClassVar[float] = 10.0
-    full_seconds: ClassVar[float] = 600.0
+    full_seconds: ClassVar[float] = 250.0
     figure_size: ClassVar[tuple[float, float]] = (15.0, 4.0)
 
     lam: float = parameter(1e-4, "λ", source="paper", low=1e-12, high=1e3)
