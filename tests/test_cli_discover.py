@@ -594,6 +594,7 @@ def test_wrong_models_and_rows(model, capsys):
         ([model, "few.csv"], 3, "'d'"),
         ([model, "gap.csv"], 3, "'d': 1 missing"),
         ([model, "new.csv", "--out", "new.csv"], 2, "another file"),
+        ([model, "new.csv", "--out", model / "model.safetensors"], 2, "another file than MODEL"),
         ([model], 2, "DATA"),
     ):
         for verb in ("transform", "predict"):

@@ -122,3 +122,19 @@ def test_diagnose_tells_it_too(given, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["mechanics"]["state"] == "conserved"
     assert main(["report", "found", "--out", "again.html"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("leaky.safetensors", "--out must be another file than MODEL"),
+        ("X.npy", "--out must be another file than --data"),
+        ("Y.npy", "--out must be another file than --y"),
+        ("both.npz", "--out must be a new file or a report"),
+    ],
+)
+def test_nothing_of_the_user_is_overwritten(given, capsys, tmp_path, out, message):
+    before = (tmp_path / out).read_bytes()
+    assert main([*given, "--out", out]) == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert (tmp_path / out).read_bytes() == before

@@ -82,3 +82,18 @@ def test_a_report(network, tmp_path, capsys):
     page = (tmp_path / "theorems.html").read_text(encoding="utf-8")
     assert "C-bn-6" in page and "not applicable" in page and len(page) < 10**7
     assert "look at it: theorems.html" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("net.safetensors", "--out must be another file than MODEL"),
+        ("X.npy", "--out must be another file than --data"),
+        ("Y.npy", "--out must be a new file or a report"),
+    ],
+)
+def test_nothing_of_the_user_is_overwritten(network, capsys, tmp_path, out, message):
+    before = (tmp_path / out).read_bytes()
+    assert main([*network, "--claim", "C-bn-1", "--out", out]) == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert (tmp_path / out).read_bytes() == before

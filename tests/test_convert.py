@@ -16,6 +16,7 @@ from torch import nn
 import isthmus
 from isthmus import files
 from isthmus._errors import DataError, FileFormatError, IsthmusError
+from isthmus.cli import main
 from isthmus.networks.convert import Conversion, UntrustedFileWarning, convert_state_dict
 
 
@@ -217,3 +218,14 @@ def test_files_and_arguments(tmp_path):
     with pytest.raises(UntrustedFileWarning):
         convert_state_dict(tmp_path / "w.pt", tmp_path / "out2")
     assert not (tmp_path / "out2").exists()
+
+
+def test_the_command_never_replaces_its_source(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"0.weight": torch.ones(2, 2)}, "w.pt")
+    Path("link").symlink_to("w.pt")
+    before = Path("w.pt").read_bytes()
+    for target in ("w.pt", "link"):
+        assert main(["convert", "w.pt", target]) == 2
+        assert "TARGET must be another file than SOURCE" in capsys.readouterr().err
+    assert Path("w.pt").read_bytes() == before

@@ -130,3 +130,15 @@ def test_reproduce_writes_one_and_replaces_it(tmp_path, monkeypatch, capsys):
         assert cli.main(["reproduce", "E-linear", "--quick", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert "E-linear" in (tmp_path / told["report"]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "samples.csv", "discovery.json"])
+def test_only_a_report_is_replaced(folder, capsys, name):
+    before = (folder / name).read_bytes()
+    assert cli.main(["report", str(folder), "--out", str(folder / name)]) == 2
+    assert "--out must be a new file or a report" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert (folder / name).read_bytes() == before
+    for other in (folder / "page", folder / "old.html"):
+        other.touch()
+        for _ in range(2):
+            assert cli.main(["report", str(folder), "--out", str(other)]) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import AsJson
-from isthmus.cli.given import check_reading, file_of, inputs_of, saved_object
+from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, saved_object
 from isthmus.cli.screen import console, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
@@ -70,7 +69,8 @@ def compress(
     from isthmus._strict_json import dumps
     from isthmus.compression import compress
 
-    _check_paths({"MODEL": file_of(model), "--data": data, "--check": check}, {"--out": out, "--report": report})
+    check_paths({"MODEL": file_of(model), "--data": data, "--check": check}, {"--out": out, "--report": report})
+    check_page("--report", report)
     if tolerance > 0.0 and data is None:
         raise typer.BadParameter("--tolerance needs --data: the inputs on which outputs may move")
     check_reading(decimal, exclude, {"--data": data, "--check": check})
@@ -97,21 +97,6 @@ def compress(
     console().print(text(f"wrote {out}: {what}, {out.stat().st_size:,} bytes"))
     if report is not None:
         console().print(text(f"look at it: {report}"))
-
-
-def _check_paths(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
-    """Refuse, before anything is computed, to write where something is read, or twice, or where nothing can be."""
-    taken = {name: path for name, path in read.items() if path is not None}
-    for name, path in written.items():
-        if path is None:
-            continue
-        for other, there in taken.items():
-            same = path.exists() and there.exists() and path.samefile(there)
-            if same or path.resolve() == there.resolve():
-                raise typer.BadParameter(f"{name} must be another file than {other}")
-        if path.is_dir() or not path.resolve().parent.is_dir():
-            raise typer.BadParameter(f"{name} must be a file in a folder that exists; folders are not made")
-        taken[name] = path
 
 
 def network_of(saved: Any) -> tuple[nn.Module, list[str]]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from isthmus.cli.base import AsJson
+from isthmus.cli.given import check_paths
 from isthmus.cli.screen import console, print_json, text
 
 
@@ -21,6 +22,7 @@ def convert(
     """Convert a PyTorch state_dict into a safetensors file that isthmus.load reads."""
     from isthmus.networks.convert import convert_state_dict
 
+    check_paths({"SOURCE": source}, {"TARGET": target})
     done = convert_state_dict(source, target, slope=slope, raw=raw)
     if as_json:
         print_json(

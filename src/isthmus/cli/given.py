@@ -103,6 +103,32 @@ def _current_folder_importable() -> Iterator[None]:
         sys.path[:] = before
 
 
+def check_paths(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
+    """Refuse, before anything is computed, to write where something is read, or twice, or where nothing can be."""
+    taken = {name: path for name, path in read.items() if path is not None}
+    for name, path in written.items():
+        if path is None:
+            continue
+        for other, there in taken.items():
+            same = path.exists() and there.exists() and path.samefile(there)
+            if same or path.resolve() == there.resolve():
+                raise typer.BadParameter(f"{name} must be another file than {other}")
+        if path.is_dir() or not path.resolve().parent.is_dir():
+            raise typer.BadParameter(f"{name} must be a file in a folder that exists; folders are not made")
+        taken[name] = path
+
+
+def check_page(name: str, path: Path | None) -> None:
+    """Refuse, before anything is computed, to replace a file that is no report by one: it may be data."""
+    if path is None or not path.is_file() or path.suffix.lower() in (".html", ".htm") or not path.stat().st_size:
+        return
+    with path.open("rb") as handle:
+        if handle.read(15).lower() != b"<!doctype html>":
+            raise typer.BadParameter(
+                f"{name} must be a new file or a report, which is replaced: {path.name} is neither"
+            )
+
+
 def check_reading(
     decimal: DecimalMark, exclude: list[str] | None, inputs: Mapping[str, Path | None], y: Path | None = None
 ) -> None:

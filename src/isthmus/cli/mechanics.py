@@ -11,7 +11,7 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
-from isthmus.cli.given import check_reading, inputs_of, saved_network
+from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, saved_network
 from isthmus.cli.screen import COLOURS, console, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
@@ -60,6 +60,8 @@ def mechanics(
     from isthmus._strict_json import dumps
     from isthmus.measures import mechanics
 
+    check_paths({"MODEL": file_of(model), "--data": data, "--y": y}, {"--out": out})
+    check_page("--out", out)
     check_reading(decimal, exclude, {"--data": data}, y)
     with contextlib.redirect_stdout(sys.stderr):
         net = saved_network(_WHO, model)

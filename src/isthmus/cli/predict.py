@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import AsJson
+from isthmus.cli.given import check_paths, file_of
 from isthmus.cli.screen import console, text
 from isthmus.cli.table import Decimal, DecimalMark
 
@@ -32,10 +33,11 @@ def transform(
     model: _Model, data: _Data, out: _Out = None, decimal: Decimal = DecimalMark.point, as_json: AsJson = False
 ) -> None:
     """Coordinates of new rows, as CSV: coordinate0, coordinate1, …, one line per row."""
+    check_paths({"MODEL": file_of(model), "DATA": data}, {"--out": out})
     found = _load(model)
     X, notes = _inputs(found, data, decimal)
     names = [f"coordinate{j}" for j in range(found.rank)]
-    _give(names, found.transform(X), notes, out, (model, data), as_json=as_json)
+    _give(names, found.transform(X), notes, out, as_json=as_json)
 
 
 def predict(
@@ -47,15 +49,16 @@ def predict(
     """
     import numpy as np
 
+    check_paths({"MODEL": file_of(model), "DATA": data}, {"--out": out})
     found = _load(model)
     X, notes = _inputs(found, data, decimal)
     if found.loss == "cross_entropy":
         P = found.probabilities(X)
         likely = np.array(found.target_names, dtype=object)[P.argmax(axis=1)]
         names = ["class", *(f"probability:{name}" for name in found.target_names)]
-        _give(names, np.column_stack([likely, P.astype(object)]), notes, out, (model, data), as_json=as_json)
+        _give(names, np.column_stack([likely, P.astype(object)]), notes, out, as_json=as_json)
         return
-    _give(list(found.target_names), found.predict(X), notes, out, (model, data), as_json=as_json)
+    _give(list(found.target_names), found.predict(X), notes, out, as_json=as_json)
 
 
 def _load(model: Path) -> Discovery:
@@ -88,7 +91,6 @@ def _give(
     values: np.ndarray,
     notes: tuple[str, ...],
     out: Path | None,
-    sources: tuple[Path, Path],
     *,
     as_json: bool,
 ) -> None:
@@ -104,8 +106,6 @@ def _give(
     if values.dtype == object:
         values = values.tolist()
     if out is not None:
-        if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
-            raise typer.BadParameter("--out must be another file than MODEL and DATA")
         write_atomic(out, content)
     if as_json:
         document = {"columns": names, "rows": len(values), "notes": list(notes)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import AsJson
+from isthmus.cli.given import check_page, check_paths
 from isthmus.cli.screen import console, print_json, text
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def report(
 
     page = page_of_path(result)
     target = out or (result if result.is_dir() else result.parent) / REPORT
-    if target.exists() and result.exists() and target.samefile(result):
-        raise typer.BadParameter("--out must be another file than RUN_OR_JSON")
+    check_paths({"RUN_OR_JSON": result}, {"--out": target})
+    check_page("--out", target)
     save_page(page, target)
     size = target.stat().st_size
     if as_json:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
-from isthmus.cli.given import check_reading, inputs_of, saved_network
+from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, saved_network
 from isthmus.cli.screen import COLOURS, console, print_json, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
@@ -63,6 +63,9 @@ def verify(
         return
     if (model is None) != (data is None):
         raise typer.BadParameter("MODEL and --data go together; without both each claim runs on its own sample")
+    read = {"MODEL": None if model is None else file_of(model), "--data": data, "--y": y}
+    check_paths(read, {"--out": out})
+    check_page("--out", out)
     check_reading(decimal, exclude, {"--data": data}, y)
     with contextlib.redirect_stdout(sys.stderr):
         if model is None or data is None:
