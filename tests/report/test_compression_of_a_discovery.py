@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -34,6 +37,34 @@ def test_a_discovery_and_its_folder(tmp_path, monkeypatch, capsys):
     assert main(["compress", "folder", *OUT, "--json"]) == 0
     assert main(["compress", "folder", "--out", f"folder/{discovery_folder.MODEL}"]) == 2
     assert "--out must be another file than MODEL" in capsys.readouterr().err
+
+
+def test_columns_are_taken_by_name(tmp_path, monkeypatch, capsys):
+    """As transform takes them: whatever their order and whatever stands beside them."""
+    monkeypatch.chdir(tmp_path)
+    found = discovery()
+    isthmus.save(found, "found.safetensors")
+    X = pd.DataFrame(gaussian(40, 4).numpy(), columns=list(found.feature_names))
+    X.to_csv("X.csv", index=False)
+    X[X.columns[::-1]].assign(beside=1.0).to_csv("turned.csv", index=False)
+    X.rename(columns={X.columns[1]: "other"}).to_csv("other.csv", index=False)
+    X.to_csv("bare.csv", index=False, header=False)
+    np.savez("both.npz", X=X.to_numpy(), Y=found.predict(X))
+
+    def answer(verb, data):
+        more = ["--out", "small.safetensors", "--tolerance", "0.3"] if verb == "compress" else ["--out", "out"]
+        code = main([verb, "found.safetensors", "--data", data, *more, "--json"])
+        out, err = capsys.readouterr()
+        return code, json.loads(out) if out else None, err
+
+    for verb, key in (("compress", "deviation"), ("diagnose", "layers")):
+        code, wanted, _ = answer(verb, "X.csv")
+        assert code < 2
+        for data, says in (("turned.csv", ""), ("bare.csv", "taken by position"), ("both.npz", "")):
+            code, told, err = answer(verb, data)
+            assert code < 2 and told[key] == wanted[key] and says in err
+        code, _, err = answer(verb, "other.csv")
+        assert code == 3 and f"none for {found.feature_names[1]!r}" in err
 
 
 @pytest.mark.parametrize("bias", [1.0, 0.5, 0.0])

@@ -75,9 +75,10 @@ def compress(
         raise typer.BadParameter("--tolerance needs --data: the inputs on which outputs may move")
     check_reading(decimal, exclude, {"--data": data, "--check": check})
     with contextlib.redirect_stdout(sys.stderr):
-        net, notes = network_of(saved_object(_WHO, model))
+        saved = saved_object(_WHO, model)
+        net, notes = network_of(saved)
         X, X2 = (
-            None if path is None else inputs_of(_WHO, path, decimal=decimal, exclude=exclude)[0]
+            None if path is None else inputs_of(_WHO, path, decimal=decimal, exclude=exclude, saved=saved)[0]
             for path in (data, check)
         )
         options = {"tolerance": tolerance, "rebalance": rebalance, "allow_larger_norm": allow_larger_norm}

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
-from isthmus.cli.given import check_reading, inputs_of, own_network, saved_network
+from isthmus.cli.given import check_reading, inputs_of, layers_of, own_network, saved_object
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, reading
 
 _WHO = "diagnose"
@@ -84,8 +84,9 @@ def diagnose(
     folder = check_destination(shown)
     # What a user's module prints must not end up in the JSON.
     with contextlib.redirect_stdout(sys.stderr):
-        net = saved_network(_WHO, model) if model is not None else own_network(_WHO, str(module), Path(weights or ""))
-        X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude)
+        saved = None if model is None else saved_object(_WHO, model)
+        net = own_network(_WHO, str(module), Path(weights or "")) if model is None else layers_of(saved)
+        X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
         options = {"ridge": ridge, "loss": loss.value, "layers": layers or None, "seed": seed}
         found = diagnose(net, X, targets, **options, progress=progress)
         origin = {"data": data.name, "targets": None if y is None else y.name, "module": module}

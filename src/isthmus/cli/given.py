@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
+    from isthmus.discovery import Discovery
+
 
 def saved_object(who: str, path: Path) -> Any:
     """What a file of isthmus.save holds, or the folder of a discovery; of an estimator the Discovery in it."""
@@ -39,19 +41,18 @@ def file_of(path: Path) -> Path:
     return path / MODEL if path.is_dir() else path
 
 
-def saved_network(who: str, path: Path) -> nn.Module:
-    """The network in a file of isthmus.save, as layers that can be looked into."""
+def layers_of(saved: Any) -> nn.Module:
+    """The network in what a file of isthmus.save held, as layers that can be looked into."""
     from collections import OrderedDict
 
     from torch import nn
 
     from isthmus.discovery import Discovery
 
-    found = saved_object(who, path)
-    if isinstance(found, Discovery):
-        maps: Any = (("encoder", found.encoder), ("decoder", found.decoder))
+    if isinstance(saved, Discovery):
+        maps: Any = (("encoder", saved.encoder), ("decoder", saved.decoder))
         return nn.Sequential(OrderedDict((name, part.to_torch()) for name, part in maps))
-    return found
+    return saved
 
 
 def own_network(who: str, module: str, weights: Path) -> nn.Module:
@@ -160,6 +161,7 @@ def inputs_of(
     *,
     decimal: DecimalMark = DecimalMark.point,
     exclude: list[str] | None = None,
+    saved: Any = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Inputs and targets; those of one NPZ file are its arrays X and Y.
 
@@ -172,6 +174,8 @@ def inputs_of(
         Of text files; others have none.
     exclude : list of str, optional
         Columns of ``data`` to leave out if it is a table: names or globs.
+    saved : object, optional
+        What the inputs are for, as :func:`saved_object` gave it: a Discovery takes the columns of a table by name.
     """
     import re
 
@@ -184,8 +188,30 @@ def inputs_of(
         outputs = [name for name in names if re.fullmatch(r"[Yy]\d*", name)]
         if inputs and outputs:
             chosen = choose_columns(frame, targets=outputs, features=inputs)
-            return chosen.X, chosen.Y
-    return _array(who, data, decimal, exclude), None if y is None else _array(who, y, decimal, None)
+            return chosen.X if (X := _matched(frame, data, saved)) is None else X, chosen.Y
+    return _array(who, data, decimal, exclude, saved), None if y is None else _array(who, y, decimal, None)
+
+
+def features_of(found: Discovery, frame: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The inputs of a discovery in a table, by name and in its order, and what to know about them."""
+    from isthmus.tables import match_columns
+
+    fill = None if found.fill is None else dict(zip(found.feature_names, found.fill.tolist()))
+    return match_columns(frame, found.feature_names, fill=fill)
+
+
+def _matched(frame: pd.DataFrame, path: Path, saved: Any) -> np.ndarray | None:
+    """Inputs by name, or None where the columns of ``path`` or the inputs of ``saved`` have none."""
+    from isthmus.cli.screen import print_notes
+    from isthmus.discovery import Discovery
+
+    # Columns of an array in an archive are numbered: they mean something only to a model of such an archive.
+    numbered = path.suffix.lower() == ".npz"
+    if not isinstance(saved, Discovery) or (numbered and not {*saved.feature_names} & {*map(str, frame.columns)}):
+        return None
+    X, notes = features_of(saved, frame)
+    print_notes(notes)
+    return X
 
 
 def _is_array(path: Path) -> bool:
@@ -196,10 +222,10 @@ def _table(path: Path, decimal: DecimalMark, exclude: list[str] | None) -> pd.Da
     from isthmus._tablefile import is_text
 
     # Of two files one may be text and the other not.
-    return table_of(path, decimal if is_text(path) else DecimalMark.point, exclude, {})
+    return table_of(path, decimal if is_text(path) else DecimalMark.point, exclude)
 
 
-def _array(who: str, path: Path, decimal: DecimalMark, exclude: list[str] | None) -> np.ndarray:
+def _array(who: str, path: Path, decimal: DecimalMark, exclude: list[str] | None, saved: Any = None) -> np.ndarray:
     """Numbers from a file: an NPY as it is, all columns of a table but those excluded as float64."""
     import numpy as np
 
@@ -209,7 +235,9 @@ def _array(who: str, path: Path, decimal: DecimalMark, exclude: list[str] | None
     from isthmus.tables import choose_columns
 
     if not _is_array(path):
-        return choose_columns(_table(path, decimal, exclude), targets=None, need_targets=False).X
+        frame = _table(path, decimal, exclude)
+        X = _matched(frame, path, saved)
+        return choose_columns(frame, targets=None, need_targets=False).X if X is None else X
     try:
         with open_checked(who, path, 2**36) as (handle, _):
             # Images have four axes, tokens are integers: this is no table. Objects, which are pickles, are refused.

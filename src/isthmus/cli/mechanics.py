@@ -11,7 +11,7 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
-from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, saved_network
+from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, layers_of, saved_object
 from isthmus.cli.screen import COLOURS, console, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
@@ -64,12 +64,12 @@ def mechanics(
     check_page("--out", out)
     check_reading(decimal, exclude, {"--data": data}, y)
     with contextlib.redirect_stdout(sys.stderr):
-        net = saved_network(_WHO, model)
-        X, Y = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude)
+        saved = saved_object(_WHO, model)
+        X, Y = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
         if Y is None:
             raise typer.BadParameter("--y is needed: momenta are gradients of the cost")
         options = {"loss": loss.value, "gamma_share": gamma_share, "tolerance": tolerance, "kinks": kinks}
-        found = mechanics(net, X, Y, ridge=ridge, **options)
+        found = mechanics(layers_of(saved), X, Y, ridge=ridge, **options)
     if out is not None:
         from isthmus.report import save_report
 

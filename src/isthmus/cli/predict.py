@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import AsJson
-from isthmus.cli.given import check_paths, file_of
-from isthmus.cli.screen import console, text
-from isthmus.cli.table import Decimal, DecimalMark
+from isthmus.cli.given import check_paths, features_of, file_of
+from isthmus.cli.screen import console, print_notes, text
+from isthmus.cli.table import Decimal, DecimalMark, table_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ def transform(
     """Coordinates of new rows, as CSV: coordinate0, coordinate1, …, one line per row."""
     check_paths({"MODEL": file_of(model), "DATA": data}, {"--out": out})
     found = _load(model)
-    X, notes = _inputs(found, data, decimal)
+    X, notes = features_of(found, table_of(data, decimal))
     names = [f"coordinate{j}" for j in range(found.rank)]
     _give(names, found.transform(X), notes, out, as_json=as_json)
 
@@ -51,7 +51,7 @@ def predict(
 
     check_paths({"MODEL": file_of(model), "DATA": data}, {"--out": out})
     found = _load(model)
-    X, notes = _inputs(found, data, decimal)
+    X, notes = features_of(found, table_of(data, decimal))
     if found.loss == "cross_entropy":
         P = found.probabilities(X)
         likely = np.array(found.target_names, dtype=object)[P.argmax(axis=1)]
@@ -79,13 +79,6 @@ def _load(model: Path) -> Discovery:
     return found
 
 
-def _inputs(found: Discovery, data: Path, decimal: DecimalMark) -> tuple[np.ndarray, tuple[str, ...]]:
-    from isthmus.tables import match_columns, read_table
-
-    fill = None if found.fill is None else dict(zip(found.feature_names, found.fill.tolist()))
-    return match_columns(read_table(data, decimal=decimal.value), found.feature_names, fill=fill)
-
-
 def _give(
     names: list[str],
     values: np.ndarray,
@@ -100,8 +93,7 @@ def _give(
     from isthmus.cli.answer_folder import csv_bytes
     from isthmus.files import write_atomic
 
-    for note in notes:
-        console(sys.stderr).print(text(f"note: {note}"), style="dim")
+    print_notes(notes)
     content = csv_bytes(pd.DataFrame(values, columns=pd.Index(names, dtype=object)).infer_objects())
     if values.dtype == object:
         values = values.tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console
@@ -51,6 +52,12 @@ def plain(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(map(plain, value))
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Say what to know about an answer, on stderr: stdout is the answer's."""
+    for note in notes:
+        console(sys.stderr).print(text(f"note: {note}"), style="dim")
 
 
 def text(value: object, style: str = "") -> Text:

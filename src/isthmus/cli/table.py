@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,7 +42,10 @@ _OPTIONS = {
 
 
 def table_of(
-    data: Path, decimal: DecimalMark, exclude: list[str] | None, roles: Mapping[str, list[str] | str | None]
+    data: Path,
+    decimal: DecimalMark,
+    exclude: list[str] | None = None,
+    roles: Mapping[str, list[str] | str | None] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """The table in a file without the columns excluded, none of which may be named by ``roles``.
 
@@ -51,7 +55,7 @@ def table_of(
     decimal : DecimalMark
     exclude : list of str, optional
         Names or globs.
-    roles : mapping
+    roles : mapping, optional
         What the command line gave for each role: a column that a glob chose may be excluded, one by name may not.
     """
     from isthmus.tables import exclude_columns, read_table

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
-from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, saved_network
+from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, layers_of, saved_object
 from isthmus.cli.screen import COLOURS, console, print_json, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
@@ -71,9 +71,9 @@ def verify(
         if model is None or data is None:
             found = verify_samples(claim, progress=progress)
         else:
-            X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude)
-            net = saved_network(_WHO, model)
-            found = verify(net, X, targets, ridge=ridge, loss=loss.value, claims=claim, progress=progress)
+            saved = saved_object(_WHO, model)
+            X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
+            found = verify(layers_of(saved), X, targets, ridge=ridge, loss=loss.value, claims=claim, progress=progress)
     if out is not None:
         from isthmus.report import save_report
 
