@@ -121,6 +121,64 @@ def test_a_narrow_layer_that_is_bypassed_is_no_bottleneck():
     assert diagnose(chain, gaussian(200, 8)).rank == 2
 
 
+class Then(nn.Module):
+    """A network of three layers, and something done to its outputs."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.net, self.change = three_part_net(3).to_torch(), change
+
+    def forward(self, x):
+        return self.change(self.net(x))
+
+
+class Idle(nn.Module):
+    """Layers that the forward does not call."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(12, 2), nn.Linear(2, 12)
+
+    def forward(self, x):
+        return x.flip(1)
+
+
+class Around(nn.Module):
+    """A narrow branch, and a skip connection around all of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(12, 2), nn.Linear(2, 12)
+
+    def forward(self, x):
+        return x + self.b(self.a(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "verdict", "says"),
+    [
+        (Around(), "none", "information goes around every layer"),
+        (Then(lambda y: y * 0 + 1), "undetermined", "the outputs do not vary on these data"),
+        (Then(lambda y: (y > -1e6).double()), "undetermined", "the outputs do not vary on these data"),
+        (Then(lambda y: y * (torch.arange(len(y)) > 50)[:, None]), "undetermined", "on the first samples"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(12, 4)), "none", "no layer between inputs and outputs"),
+        (nn.ReLU(), "none", "no layer between inputs and outputs"),
+        (nn.Identity(), "none", "no layer between inputs and outputs"),
+        (nn.LSTM(12, 6), "none", "no layer between inputs and outputs"),
+        (Idle(), "none", "no layer between inputs and outputs"),
+    ],
+)
+def test_what_is_not_bypassed_is_not_called_so(module, verdict, says):
+    found = diagnose(module, gaussian(200, 12))
+    assert found.verdict == verdict
+    assert says in found.isthmus.reasons[0] and says in found.sentence
+
+
+def test_one_sample_shows_nothing():
+    found = diagnose(Then(lambda y: 2 * y), gaussian(1, 12))
+    assert found.verdict == "undetermined" and "one sample" in found.sentence
+
+
 def test_a_jacobian_above_the_rank_is_refused():
     """Directions that samples hardly explore, but that matter: representations alone would say 2."""
     net = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)).double()

@@ -156,6 +156,9 @@ class Findings:
             bad = self.seen.layers[self.output].rows.nonfinite
             why = f"the outputs are not finite at {bad} samples: weights or inputs are broken"
             return Isthmus("undetermined", None, (), None, (why,))
+        gates = self.gates(layers)
+        if len(gates) < 2:
+            return self._no_gates(layers)
         output = self.jacobians.layers.get(self.output)
         local = None if output is None else self._jacobian(output).reading
         inputs = self.seen.inputs
@@ -169,7 +172,7 @@ class Findings:
             # Tokens have no dimension of their own.
             d_in = data_rank = 10**9
         return isthmus_of_gates(
-            self.gates(layers),
+            gates,
             d_in=d_in,
             d_out=d_out,
             samples=self.seen.samples,
@@ -177,6 +180,25 @@ class Findings:
             jacobian=local,
             eps=self.eps,
         )
+
+    def _no_gates(self, layers: tuple[LayerDiagnosis, ...]) -> Isthmus:
+        """Why no layer before the output separates it from the inputs: that everything is bypassed must be seen."""
+        last = self._representation(self.seen.layers[self.output].dimensions).reading
+        between = [layer.bypass for layer in layers if layer.name != self.output and layer.name in self.shares]
+        verdict = "undetermined"
+        if last is None:
+            why = "one sample shows nothing that varies: supply more"
+        elif last.status == "zero":
+            why = "the outputs do not vary on these data, so that nothing is seen to pass through any layer"
+        elif not between:
+            verdict, why = "none", "there is no layer between inputs and outputs to look at"
+        elif all(map(math.isnan, between)):
+            why = "the outputs do not vary on the first samples, or the data decide what is computed: shuffle the rows"
+        elif any(share <= NOTHING for share in between):
+            why = "the layers between inputs and outputs cannot be looked at sample by sample"
+        else:
+            verdict, why = "none", "information goes around every layer: none separates inputs from outputs"
+        return Isthmus(verdict, None, (), None, (why,))
 
     def agreement(self, layers: tuple[LayerDiagnosis, ...], narrow: Isthmus) -> tuple[Evidence, ...]:
         """Our rank beside others."""

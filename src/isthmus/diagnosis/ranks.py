@@ -114,7 +114,7 @@ def isthmus_of_gates(
     Parameters
     ----------
     gates : list of Gate
-        In the order of the computation, the output last.
+        In the order of the computation, the output last; at least one more.
     d_in, d_out : int
         Numbers in the inputs and outputs for one sample.
     samples : int
@@ -126,10 +126,6 @@ def isthmus_of_gates(
     eps : float
         Relative rounding in the spectra.
     """
-    if len(gates) < 2:
-        return Isthmus(
-            "none", None, (), None, ("information goes around every layer: none separates inputs from outputs",)
-        )
     # What the data do not have, no layer can lose.
     limit = min(d_in, d_out, samples - 1, data_rank)
     spectra, floors = [gate.spectrum for gate in gates], [gate.floor for gate in gates]
