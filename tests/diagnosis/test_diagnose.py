@@ -132,6 +132,17 @@ class Then(nn.Module):
         return self.change(self.net(x))
 
 
+class OfComplex(nn.Module):
+    """Real numbers in and out, complex ones between."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return torch.view_as_real(self.net(x + 0j)).flatten(1)
+
+
 class Idle(nn.Module):
     """Layers that the forward does not call."""
 
@@ -177,6 +188,18 @@ def test_what_is_not_bypassed_is_not_called_so(module, verdict, says):
 def test_one_sample_shows_nothing():
     found = diagnose(Then(lambda y: 2 * y), gaussian(1, 12))
     assert found.verdict == "undetermined" and "one sample" in found.sentence
+
+
+def test_outputs_that_are_no_real_numbers_or_have_no_samples():
+    X = gaussian(60, 12)
+    assert diagnose(Then(lambda y: y > 0), X).samples == 60
+    with pytest.raises(IsthmusError, match=r"^diagnose: outputs must be real\. Got complex128"):
+        diagnose(Then(lambda y: y + 1j), X)
+    with pytest.raises(IsthmusError, match=r"^diagnose: outputs must have an axis of samples"):
+        diagnose(Then(lambda y: y.sum()), X)
+    complex_inside = nn.Sequential(nn.Linear(12, 4, dtype=torch.complex64))
+    with pytest.raises(IsthmusError, match=r"^diagnose: outputs of layer 'net.0' must be real"):
+        diagnose(OfComplex(complex_inside), X)
 
 
 def test_a_jacobian_above_the_rank_is_refused():

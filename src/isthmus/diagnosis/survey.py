@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isthmus._checks import fail
 from isthmus.diagnosis.capture import first_tensor, run
 
 #: The arguments of a forward.
@@ -100,6 +101,8 @@ def survey(module: nn.Module, call: Call, names: Iterable[str]) -> dict[str, Pla
         run(module, [take(call, torch.zeros(copies, dtype=torch.long))], names, visit)
         seen.append(outputs)
     two, three = seen
+    for name, tensors in two.items():
+        _check_output(name, tensors[0])
     places, givers = {}, dict[int, str]()
     for order, (name, tensors) in enumerate(two.items()):
         small, large = tensors[0].shape, three[name][0].shape
@@ -107,6 +110,15 @@ def survey(module: nn.Module, call: Call, names: Iterable[str]) -> dict[str, Pla
         same_as = None if giver == name else giver
         places[name] = _place(name, order, len(tensors), tuple(small), tuple(large), same_as)
     return places
+
+
+def _check_output(name: str, output: Tensor) -> None:
+    who, which = "diagnose", f"outputs of layer {name!r}" if name else "outputs"
+    if output.is_complex():
+        do = "Wrap the module so that it gives real and imaginary parts side by side, as torch.view_as_real does."
+        fail(who, f"{which} must be real", str(output.dtype).removeprefix("torch."), do)
+    if not name and not output.ndim:
+        fail(who, "outputs must have an axis of samples", "one number for all", "Return one row for each sample.")
 
 
 def _place(
