@@ -138,3 +138,15 @@ def test_nothing_of_the_user_is_overwritten(given, capsys, tmp_path, out, messag
     assert main([*given, "--out", out]) == 2
     assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert (tmp_path / out).read_bytes() == before
+
+
+def test_classes_that_the_outputs_do_not_have(given, capsys):
+    """Bad data, and no bug: in every verb that computes the cost."""
+    np.save("labels.npy", np.full(len(np.load("X.npy")), 99))
+    arguments = [*given[1:5], "labels.npy", *given[6:], "--loss", "cross_entropy"]
+    isthmus.save(random_net([np.load("X.npy").shape[1], 9, 4]), "net.safetensors")
+    for verb, model in (("mechanics", given[1]), ("diagnose", given[1]), ("diagnose", "net.safetensors")):
+        assert main([verb, model, *arguments[1:]]) == 3
+        assert "class indices must be in [0, " in capsys.readouterr().err
+    assert main(["verify", "net.safetensors", *arguments[1:], "--claim", "C-rank-9"]) == 0
+    assert "class indices must be in [0, 3]" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from isthmus import IsthmusError, cost, ridge_from
+from isthmus import DataError, IsthmusError, cost, ridge_from
 from tools import assert_close, gaussian, generator
 
 
@@ -35,6 +35,12 @@ def test_stacks():
         cost(f, labels, "cross_entropy"),
         torch.stack([cost(a, b, "cross_entropy") for a, b in zip(f, labels)]),
     )
+
+
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_classes_that_the_outputs_do_not_have(wrong):
+    with pytest.raises(DataError, match=r"class indices must be in \[0, 2\].*Got indices from"):
+        cost(gaussian(4, 3), torch.tensor([0, 1, wrong, 2]), "cross_entropy")
 
 
 def test_refused():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isthmus._checks import check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
+from isthmus._errors import DataError
 
 LOSSES = ("mse", "cross_entropy")
 
@@ -53,7 +54,16 @@ def cost(outputs: Tensor, Y: Tensor, loss: str = "mse") -> Tensor:
     logs = torch.log_softmax(outputs, dim=-1)
     if soft:
         return -(Y * logs).sum(-1).mean(-1)
-    return -logs.gather(-1, Y.long()[..., None]).squeeze(-1).mean(-1)
+    try:
+        chosen = logs.gather(-1, Y.long()[..., None])
+    except RuntimeError:
+        # Looked into only now: training comes along here at every step.
+        low, high, classes = int(Y.min()), int(Y.max()), logs.shape[-1]
+        if low >= 0 and high < classes:
+            raise
+        must, do = f"class indices must be in [0, {classes - 1}], one class for each output", "Number classes from 0."
+        fail("cost", must, f"indices from {low} to {high}", do, error=DataError)
+    return -chosen.squeeze(-1).mean(-1)
 
 
 def constant_cost(Y: Tensor, loss: str = "mse") -> float:
