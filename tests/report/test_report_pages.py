@@ -84,6 +84,12 @@ def test_the_answer_stands_on_top():
         assert word in text, word
 
 
+def test_no_searches_agree_where_there_was_one():
+    two, one = ("".join(read(discovery(**more)).text) for more in ({}, {"replicas": ()}))
+    assert "independent searches agree" in two and "no second search" not in two
+    assert "no second search was made" in one and "searches agree" not in one
+
+
 def test_figures_show_the_numbers_of_the_result():
     found = discovery()
     page = read(found)

@@ -24,6 +24,7 @@ _MEANING = {
     "trivial": "A theorem bounds the rank whatever the data: there was nothing to search for.",
     "given": "The number of coordinates was given by whoever asked; it was not searched for.",
 }
+_ALONE = "One coordinate less is clearly worse and one more no better; no second search was made."
 _NO_SAMPLES = "Made from the JSON file alone, which holds no samples: give the folder to see the coordinates."
 _PROFILE = "How well can networks do that let only k numbers pass from the inputs to the outputs?"
 _CLOUD = "The variables that were found, at the samples. They are uncorrelated and of unit variance."
@@ -69,7 +70,8 @@ def _page(content: Mapping[str, Any], U: Array | None, columns: dict[str, Array]
     verdict = content["verdict"]
     walks = [RankProfile.from_dict(one) for one in content["replicas"]]
     profile = None if content["profile"] is None else RankProfile.from_dict(content["profile"])
-    answer = Answer(str(content["sentence"]), verdict, _texts(content["reasons"]), _MEANING[verdict])
+    means = _ALONE if verdict == "determined" and not walks else _MEANING[verdict]
+    answer = Answer(str(content["sentence"]), verdict, _texts(content["reasons"]), means)
     sections = []
     if profile is not None:
         sections.append(Section("rank", "Rank profile", profile_blocks(profile, walks, rank, verdict), _PROFILE))
