@@ -90,6 +90,14 @@ def test_no_searches_agree_where_there_was_one():
     assert "no second search was made" in one and "searches agree" not in one
 
 
+def test_the_map_is_told_in_words_of_both_themes():
+    """Much is dark on a light page and light on a dark one."""
+    (told,) = [
+        b.reading for s in page_of(discovery()).sections for b in s.blocks if getattr(b, "key", "") == "overview"
+    ]
+    assert "stands out from the page" in " ".join(told) and not re.search(r"\b([Dd]ark|[Ll]ight)\b", " ".join(told))
+
+
 def test_figures_show_the_numbers_of_the_result():
     found = discovery()
     page = read(found)

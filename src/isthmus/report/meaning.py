@@ -23,8 +23,9 @@ _BARS = (
     "the order.",
 )
 _OVERVIEW = (
-    "Every row is a coordinate, every column an input, the strongest at the left. Dark is a strong response.",
-    "Rows with few dark fields have a simple meaning. Rows that are even all along mix everything.",
+    "Every row is a coordinate, every column an input, the strongest at the left. The more a field stands "
+    "out from the page, the stronger the response.",
+    "Rows with few such fields have a simple meaning. Rows that are even all along mix everything.",
 )
 _EVIDENCE = (
     "Each point is another way of counting; the dashed line is the rank that was found.",
