@@ -229,7 +229,7 @@ def test_what_is_refused(capsys):
         (["--module", "mine.nets:images", "--weights", "net.pt", *data], 3, "isthmus convert"),
         (["net.safetensors", "--data", "objects.npy"], 3, "never loaded"),
         (["net.safetensors", "--data", "cut.npy"], 3, "cut.npy"),
-        (["net.safetensors", "--data", "absent.npy"], 3, "absent.npy"),
+        (["net.safetensors", "--data", "absent.npy"], 3, "error: diagnose: 'absent.npy' must be a readable file"),
         (["net.safetensors", "--data", "nan.npy"], 3, "must be finite"),
         (["net.safetensors", "--data", "few.npy"], 2, "must run on"),
         (["net.safetensors", *data, "--y", "few.npy"], 3, "as many rows"),

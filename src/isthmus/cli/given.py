@@ -231,7 +231,7 @@ def _array(who: str, path: Path, decimal: DecimalMark, exclude: list[str] | None
 
     from isthmus._atomic import open_checked, shown
     from isthmus._checks import fail
-    from isthmus._errors import FileFormatError
+    from isthmus._errors import FileFormatError, IsthmusError
     from isthmus.tables import choose_columns
 
     if not _is_array(path):
@@ -242,6 +242,8 @@ def _array(who: str, path: Path, decimal: DecimalMark, exclude: list[str] | None
         with open_checked(who, path, 2**36) as (handle, _):
             # Images have four axes, tokens are integers: this is no table. Objects, which are pickles, are refused.
             return np.load(handle, allow_pickle=False)
+    except IsthmusError:  # a ValueError too: what is wrong with the file has been said
+        raise
     except (ValueError, EOFError, MemoryError) as error:
         do = "Write it with numpy.save; arrays of objects are pickles, which are never loaded."
         fail(who, f"{shown(path)} must be a NumPy array of numbers", error, do, error=FileFormatError)
