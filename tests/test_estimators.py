@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
@@ -268,3 +269,13 @@ def test_random_state():
     assert np.array_equal(first.predict(task.X), again.predict(task.X))
     other = BottleneckRegressor(random_state=np.random.RandomState(0), **quick).fit(task.X, task.Y)
     assert not np.array_equal(other.predict(task.X), first.predict(task.X))
+
+
+@pytest.mark.parametrize("kind", [BottleneckRegressor, isthmus.BottleneckClassifier, isthmus.BottleneckAutoencoder])
+def test_tensors_in_the_middle_of_a_computation(task, kind):
+    """Their gradients are nobody's business here: the same as the numbers alone."""
+    labels = kind is isthmus.BottleneckClassifier
+    X, Y = task.X, (task.Y[:, 0] > 0).astype(int) if labels else task.Y
+    tensors = torch.tensor(X, requires_grad=True), torch.tensor(Y, requires_grad=not labels)
+    plain, found = (kind(rank=1, **QUICK).fit(*data) for data in ((X, Y), tensors))
+    np.testing.assert_array_equal(found.transform(tensors[0]), plain.transform(X))

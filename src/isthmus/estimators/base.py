@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+from torch import Tensor
 
 from isthmus._checks import check_choice
 from isthmus.discovery import Discovery, discover
@@ -94,6 +95,7 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         ``y_numeric`` says that y, if given, must be numbers.
         """
         more = {"y_numeric": True} if y_numeric else {}
+        X, y = _detached(X), tuple(map(_detached, y))
         caught: Exception | None = None
         if not holds_dates(X):
             rows = _without_na(X) if self.missing == "median" else X
@@ -137,6 +139,11 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         if input_features is not None and own is not None and list(input_features) != list(own):
             raise ValueError("input_features is not equal to feature_names_in_")
         return np.array([f"coordinate{j}" for j in range(self.rank_)], dtype=object)
+
+
+def _detached(value: Any) -> Any:
+    """A tensor as NumPy takes it; anything else as it is."""
+    return value.detach().cpu() if isinstance(value, Tensor) else value
 
 
 def _without_na(X: Any) -> Any:
