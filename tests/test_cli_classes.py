@@ -115,3 +115,9 @@ def test_rows_without_a_class():
     assert filled.rows.tolist() == [0, 2, 3]
     assert filled.X[:, 0].tolist() == [1.0, 2.5, 4.0]
     assert labels.tolist() == [1, 2, 2]
+
+
+def test_numbers_are_no_classes(capsys):
+    code, out, err = run(capsys, "discover", "curve.csv", "--classes", "x", *QUICK)
+    assert (code, out) == (3, "")
+    assert "--classes must name a column of labels. Got continuous numbers in 'x'. Use --target for numbers" in err

@@ -28,6 +28,9 @@ def choose_labelled(
     roles, missing, text
         As :func:`isthmus.tables.choose_columns` takes them; rows without a label go unless ``missing`` is "error".
     """
+    from isthmus._atomic import shown
+    from isthmus._checks import fail
+    from isthmus._errors import DataError
     from isthmus.tables import choose_columns
 
     names = [str(name) for name in frame.columns]
@@ -45,7 +48,11 @@ def choose_labelled(
     if len(kept) < len(frame):
         notes = (*notes, f"dropped {len(frame) - len(kept)} rows without a class")
     labels = column.to_numpy()[rows]
-    if labels.dtype.kind == "f" and np.isfinite(labels).all() and np.array_equal(labels, np.round(labels)):
+    if labels.dtype.kind == "f" and np.isfinite(labels).all():
+        if not np.array_equal(labels, np.round(labels)):
+            do = "Use --target for numbers, or cut them into classes."
+            must, got = "--classes must name a column of labels", f"continuous numbers in {shown(wanted, 60)}"
+            fail("discover", must, got, do, error=DataError)
         # Whole numbers that a gap elsewhere in the column has turned into 1.0, 2.0, …
         labels = labels.astype(np.int64)
     return dataclasses.replace(chosen, rows=rows, notes=notes), labels
