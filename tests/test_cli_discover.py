@@ -276,7 +276,9 @@ def test_constant_targets_have_rank_zero(capsys):
     assert numbers(out)[1].tolist() == [[1.0, 2.0]] * 100
     code, out, _ = call(capsys, "transform", folder, "constant.csv.gz", "--json")
     assert code == 0
-    assert json.loads(out) == {"columns": [], "rows": 100, "notes": [], "values": [[]] * 100}
+    none = "there are no coordinates: the discovery has rank 0, its outputs are constant"
+    assert json.loads(out) == {"columns": [], "rows": 100, "notes": [none], "values": [[]] * 100}
+    assert call(capsys, "transform", folder, "constant.csv.gz") == (0, "", f"note: {none}\n")
 
 
 def test_undetermined_is_exit_code_one(capsys):

@@ -37,6 +37,8 @@ def transform(
     found = _load(model)
     X, notes = features_of(found, table_of(data, decimal))
     names = [f"coordinate{j}" for j in range(found.rank)]
+    if not names:
+        notes = (*notes, "there are no coordinates: the discovery has rank 0, its outputs are constant")
     _give(names, found.transform(X), notes, out, as_json=as_json)
 
 
@@ -103,6 +105,7 @@ def _give(
         document = {"columns": names, "rows": len(values), "notes": list(notes)}
         print(dumps("print", document | ({"values": values} if out is None else {"file": str(out)}), indent=2))
     elif out is None:
-        sys.stdout.write(content.decode())
+        sys.stdout.write(content.decode() if names else "")
     else:
-        console().print(text(f"wrote {out}: {len(values)} rows of {', '.join(names[:5])}{', …' * (len(names) > 5)}"))
+        shown = ", ".join(names[:5]) or "nothing"
+        console().print(text(f"wrote {out}: {len(values)} rows of {shown}{', …' * (len(names) > 5)}"))
