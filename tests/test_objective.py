@@ -6,7 +6,19 @@ import pytest
 import torch
 from torch.nn import functional
 
-from isthmus import DataError, IsthmusError, cost, ridge_from
+from isthmus import (
+    DataError,
+    FullyConnected,
+    IsthmusError,
+    LeakyResNet,
+    cost,
+    diagnose,
+    mechanics,
+    ridge_from,
+    verify,
+)
+from isthmus.objective import class_indices
+from isthmus.reformulations import optimise_representations
 from tools import assert_close, gaussian, generator
 
 
@@ -89,3 +101,24 @@ def test_refused_effective_depth():
         ridge_from("hamiltonian2024", 1.0, depth=3)
     with pytest.raises(IsthmusError, match="effective_depth"):
         ridge_from("hamiltonian2024", 1.0, depth=3, effective_depth=0.0)
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.5, 1.0], [0, -1, 1], [0.0, float("nan"), 1.0]])
+def test_labels_that_are_no_indices_are_refused_everywhere(labels):
+    """They were cut to integers: 1.5 became class 1."""
+    X, Y = gaussian(3, 2), torch.tensor(labels, dtype=torch.float64)
+    net = FullyConnected([2, 3, 2], dtype=torch.float64)
+    leaky = LeakyResNet(2, 2, width=4, layers=3, effective_depth=1.0, dtype=torch.float64)
+    with pytest.raises(DataError):
+        diagnose(net, X, Y, loss="cross_entropy")
+    with pytest.raises(DataError):
+        verify(net, X, Y, ridge=0.1, loss="cross_entropy")
+    with pytest.raises(DataError):
+        mechanics(leaky, X, Y, ridge=0.1, loss="cross_entropy")
+    with pytest.raises(DataError):
+        optimise_representations(X, Y, widths=[3], ridge=0.1, loss="cross_entropy")
+
+
+def test_labels_are_indices_in_any_dtype():
+    assert class_indices("test", torch.tensor([[0.0], [2.0]])).tolist() == [0, 2]
+    assert class_indices("test", torch.tensor([True, False])).tolist() == [1, 0]

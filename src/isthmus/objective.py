@@ -66,6 +66,17 @@ def cost(outputs: Tensor, Y: Tensor, loss: str = "mse") -> Tensor:
     return -chosen.squeeze(-1).mean(-1)
 
 
+def class_indices(who: str, Y: Tensor) -> Tensor:
+    """Labels (N,) or (N, 1) of any dtype as class indices; they must be whole numbers, 0 at least."""
+    labels = Y.reshape(-1)
+    whole = labels.long()
+    if bool((whole != labels).any()) or bool((whole < 0).any()):
+        wrong = labels[(whole != labels) | (whole < 0)][0].item()
+        do = "Number the classes from 0; for numbers use loss='mse'."
+        fail(who, "class indices must be whole numbers from 0 on", wrong, do, error=DataError)
+    return whole
+
+
 def constant_cost(Y: Tensor, loss: str = "mse") -> float:
     """Cost of the best constant prediction: the total variance, or the entropy of the labels.
 

@@ -19,7 +19,7 @@ from isthmus._errors import DataError, IsthmusError
 from isthmus._progress import ProgressFactory, silent
 from isthmus.claims.base import CLAIMS, Claim, Hypothesis, Subject, Verdict
 from isthmus.networks import LeakyResNet, from_torch
-from isthmus.objective import LOSSES
+from isthmus.objective import LOSSES, class_indices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,5 +225,5 @@ def _targets(who: str, Y: Any, X: Tensor, loss: str) -> Tensor | None:
         got = f"{len(X)} and {len(targets)}"
         fail(who, "`X` and `Y` must have as many rows", got, "Pass one target for each sample.", error=DataError)
     if loss == "cross_entropy" and targets.shape[1] == 1:
-        return targets[:, 0].to(torch.int64)
+        return class_indices(who, targets)
     return targets

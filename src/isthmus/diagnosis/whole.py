@@ -25,7 +25,7 @@ from isthmus.measures import (
 from isthmus.measures.identity_cost import GAMMA_SHARE
 from isthmus.measures.mechanics import TOLERANCE
 from isthmus.networks import FullyConnected, LeakyResNet
-from isthmus.objective import cost
+from isthmus.objective import class_indices, cost
 
 #: Samples of the NTK's largest eigenvalue, which takes tens of passes over them.
 NTK_SAMPLES = 200
@@ -136,7 +136,7 @@ def targets_of(who: str, Y: Any, loss: str) -> Tensor:
     """Targets as the loss takes them: class indices (N,), or float64 with at least two axes."""
     tensor = as_tensor(who, "Y", Y)
     if loss == "cross_entropy" and (tensor.ndim == 1 or tensor.shape[1:] == (1,)):
-        return tensor.reshape(-1).long()
+        return class_indices(who, tensor)
     return tensor[:, None] if tensor.ndim == 1 else tensor
 
 

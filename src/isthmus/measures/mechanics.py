@@ -19,7 +19,7 @@ from isthmus.measures.identity_cost import GAMMA_SHARE, identity_cost_bounds
 from isthmus.measures.kernel_norms import KernelNorm, fewer_columns
 from isthmus.measures.kinks import resolved_momenta
 from isthmus.measures.mechanics_result import Mechanics, MechanicsArrays
-from isthmus.objective import LOSSES
+from isthmus.objective import LOSSES, class_indices
 from isthmus.trace import LeakyTrace
 
 #: Relative residual of W = L̃Bσ(A)ᵀ, and relative spread of 𝓗, up to which it is called conserved.
@@ -91,7 +91,7 @@ def mechanics(
         targets = as_matrix(who, "Y", Y, columns=net.d_out)
     else:
         targets = as_tensor(who, "Y", Y)
-        targets = targets.long() if targets.ndim == 1 else targets
+        targets = class_indices(who, targets) if targets.ndim == 1 or targets.shape[1:] == (1,) else targets
     if len(targets) != len(inputs):
         fail(
             who,

@@ -15,7 +15,7 @@ from isthmus._checks import as_matrix, check_choice, check_integer, check_number
 from isthmus._cite import cites
 from isthmus.measures import KernelNorm
 from isthmus.networks import FullyConnected
-from isthmus.objective import LOSSES, cost
+from isthmus.objective import LOSSES, class_indices, cost
 from isthmus.trace import activate, with_ones
 
 #: γ of each stage, as shares of the mean square activation (times N): the last decides how far Z is from admissible.
@@ -296,4 +296,4 @@ def _targets(who: str, Y: Any, samples: int, loss: str) -> Tensor:
     targets = as_matrix(who, "Y", Y)
     if len(targets) != samples:
         fail(who, "`X` and `Y` must have as many rows", f"{samples} and {len(targets)}", "Pass one for each sample.")
-    return targets[:, 0].long() if loss == "cross_entropy" and targets.shape[1] == 1 else targets
+    return class_indices(who, targets) if loss == "cross_entropy" and targets.shape[1] == 1 else targets
