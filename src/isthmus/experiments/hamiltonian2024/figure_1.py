@@ -36,7 +36,7 @@ class LeakyPaths(Experiment):
         "hamiltonian2024: mean square + (λ/2L̃)Σρ‖W‖²; ridge = λ/(2L̃) on √ρW, times d_out if averaged over outputs"
     )
     quick_seconds: ClassVar[float] = 20.0
-    full_seconds: ClassVar[float] = 1500.0
+    full_seconds: ClassVar[float] = 1200.0
     sweep_names: ClassVar[Mapping[str, str]] = {
         "effective_depth": "effective_depths",
         "ridge": "lam",
