@@ -55,7 +55,8 @@ def test_doubt_is_as_stable(name):
 GRID = {
     "teacher": lambda: problems.teacher(d_in=10, rank=3, d_out=10, samples=1000, noise=0.05, seed=SEED),
     "norms": lambda: problems.norms(blocks=2, samples=1000, seed=SEED),
-    "angle": lambda: problems.angle(samples=500, seed=SEED),
+    # With fewer rows the network through one coordinate does not always come to rest.
+    "angle": lambda: problems.angle(samples=1000, seed=SEED),
     "ball": lambda: problems.ball_trajectories(samples=600, noise=0.03, seed=SEED),
 }
 

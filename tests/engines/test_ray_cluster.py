@@ -142,8 +142,11 @@ def test_private_twice_in_one_process(home):
 def test_a_killed_driver_leaves_no_process(home, number):
     """Of a private Ray nothing runs on when its driver is gone, and after Ctrl-C no folder is left either."""
     script = """
+        import signal
         from ray_toys import Toy, toy_task
         from isthmus.engines.ray import RayEngine
+        # A process in the background of a shell ignores Ctrl-C; this one must not.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         sleepers = [toy_task(Toy(seed=seed, seconds=3000.0)) for seed in (0, 1)]
         list(RayEngine(workers=2).run(sleepers, lambda task, where: print("begun", flush=True)))
     """
@@ -158,7 +161,10 @@ def test_a_killed_driver_leaves_no_process(home, number):
             assert len(family) >= 4  # two daemons, two workers
             assert list(Path(folder).iterdir())
             driver.send_signal(number)
-            driver.wait(PATIENCE)
+            try:
+                driver.wait(PATIENCE)
+            finally:
+                driver.kill()
         _, alive = psutil.wait_procs(family, timeout=PATIENCE)
         assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
         if number == signal.SIGINT:

@@ -245,7 +245,7 @@ def test_shades_of_layers():
 @pytest.mark.usefixtures("_without_plotly")
 def test_hostile_names_are_text():
     text = write.render(page_of(hostile_diagnosis()))
-    assert text.count("<script") == 3 and "<img" not in text and "<b>bold" not in text
+    assert text.count("<script") == 4 and "<img" not in text and "<b>bold" not in text
     block = re.search(r'id="figures">(.*?)</script>', text, flags=re.DOTALL)
     assert block is not None and not set("<>&\u2028\u2029") & set(block[1])
     assert len(page_of(hostile_diagnosis()).answer.sentence) <= 400

@@ -209,7 +209,7 @@ def hostile():
 
 def test_hostile_names_values_and_errors_are_text():
     text = write.render(page_of(hostile()))
-    assert text.count("<script") == 5 and "<img" not in text and "<b>bold" not in text
+    assert text.count("<script") == 6 and "<img" not in text and "<b>bold" not in text
     for name in ("figures", "phases"):
         block = re.search(rf'id="{name}">(.*?)</script>', text, flags=re.DOTALL)
         assert block is not None and not set("<>&\u2028\u2029") & set(block[1])

@@ -104,7 +104,7 @@ def finish_fit(
         often = float(data.Y_held[:, int(data.Y.sum(0).argmax())].double().mean())
         told = (
             f"accuracy on the rows held out: {right:.3g}; the most frequent class alone: {often:.3g}",
-            f"probabilities are calibrated: logits divided by {T:.2g}, the temperature that suits these rows best",
+            f"probabilities are calibrated: logits divided by {T:.2f}, the temperature that suits these rows best",
         )
     encoder, decoder = finish(found.network, inputs, outputs, coordinates, signs, 1.0 / T)
     # In rotated columns a derivative by one input would have no meaning: refits get the axes folded in. By a constant

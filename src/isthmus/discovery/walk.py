@@ -164,7 +164,8 @@ def walk(
     Wide networks are easy to train, narrow ones are not: the first has WIDE coordinates whatever the rank can be, and
     each level starts from the one above it, its least important coordinate removed. The first level that does worse is
     tried again from an unrolled surface and trained longer, because it is the one on which the answer hangs. At the
-    rank ``bound`` it does not: by theorem that one suffices, however much better the wide network predicts.
+    rank ``bound`` it does not: by theorem that one suffices, however much better the wide network predicts; where
+    it does, another is trained from random weights.
     """
     ridge = effort.strength * data.variance / effort.depth
 
@@ -202,6 +203,15 @@ def walk(
                 if more == rank and other.loss < found.loss:
                     found = other
             tries = 2
+        if rank == bound and data.errors(found.network).mean() - best > effort.slack(best):
+            # By theorem so many suffice: this one has torn on its way down, as one that begins with so many need not.
+            other = stage(f"{rank}-anew", lambda: _fresh(data, effort, rank, ridge, seed + rank))  # noqa: B023
+            bar.advance(effort.warm + effort.rise + effort.first)
+            tries += 1
+            if other.loss < found.loss:
+                longer = stage(f"{rank}-settled", lambda: polished(copy_of(other.network), 2 * effort.each, 200 + rank))  # noqa: B023
+                bar.advance(2 * effort.each)
+                found, start = (longer if longer.loss < other.loss else other), "fresh"
         if not failed and rank != bound and data.errors(found.network).mean() - best > effort.slack(best):
             other = stage(f"{rank}-unrolled", lambda: _unrolled(data, effort, above, rank, ridge, seed, found))  # noqa: B023
             if other.loss < found.loss:
