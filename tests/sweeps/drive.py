@@ -14,7 +14,7 @@ def drive(folder: Path) -> None:
     from isthmus import sweep
     from isthmus.experiments.bottleneck2023.figure_1 import NormAndDepth
 
-    base = NormAndDepth.single(quick=True).replace(adam_steps=150, steps=100)
+    base = NormAndDepth.single(quick=True).replace(adam_steps=400, steps=300)
     found = sweep(base, GRID, seeds=SEEDS, out=folder, workers=2, together=1)
     print(found)
 
