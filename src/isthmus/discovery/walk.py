@@ -175,6 +175,10 @@ def walk(
     def polished(net: Hourglass, steps: int, offset: int) -> Fit:
         return _fit(data, net, ridge, steps=steps, seed=seed + offset)
 
+    def worse(found: Fit) -> bool:
+        """Whether it predicts held-out rows less well than the best level so far."""
+        return bool(data.errors(found.network).mean() - best > effort.slack(best))
+
     wide = max(WIDE, highest + 1)
     first = stage("wide", lambda: _fresh(data, effort, wide, ridge, seed))
     if not np.isfinite(data.errors(first.network)).all():
@@ -192,7 +196,7 @@ def walk(
         found = stage(f"{rank}", lambda: polished(narrow(above, data.X, rank), steps, rank))  # noqa: B023
         start, tries = "narrowed", 1
         bar.advance(steps)
-        if len(levels) == 1 and rank < used and data.errors(found.network).mean() - best > effort.slack(best):
+        if len(levels) == 1 and rank < used and worse(found):
             # Many coordinates went at once: one by one they take less with them.
             gentle = above
             for more in range(min(used - 1, rank + MOST_EXTRA), rank - 1, -1):
@@ -203,7 +207,7 @@ def walk(
                 if more == rank and other.loss < found.loss:
                     found = other
             tries = 2
-        if rank == bound and data.errors(found.network).mean() - best > effort.slack(best):
+        if rank == bound and worse(found):
             # By theorem so many suffice: this one has torn on its way down, as one that begins with so many need not.
             other = stage(f"{rank}-anew", lambda: _fresh(data, effort, rank, ridge, seed + rank))  # noqa: B023
             bar.advance(effort.warm + effort.rise + effort.first)
@@ -212,13 +216,13 @@ def walk(
                 longer = stage(f"{rank}-settled", lambda: polished(copy_of(other.network), 2 * effort.each, 200 + rank))  # noqa: B023
                 bar.advance(2 * effort.each)
                 found, start = (longer if longer.loss < other.loss else other), "fresh"
-        if not failed and rank != bound and data.errors(found.network).mean() - best > effort.slack(best):
+        if not failed and rank != bound and worse(found):
             other = stage(f"{rank}-unrolled", lambda: _unrolled(data, effort, above, rank, ridge, seed, found))  # noqa: B023
             if other.loss < found.loss:
                 found, start = other, "unrolled"
             longer = stage(f"{rank}-longer", lambda: polished(copy_of(found.network), effort.each, 100 + rank))  # noqa: B023
             found, tries = (longer if longer.loss < found.loss else found), tries + 2
-            failed = bool(data.errors(found.network).mean() - best > effort.slack(best))
+            failed = worse(found)
             bar.advance(3 * effort.each)
         levels.append(_level(data, rank, found, start, tries))
         best = min(best, levels[-1].error)
