@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import LeakyResNet, mechanics, ridge_from
-from isthmus.experiments.hamiltonian2024.trained import KINKS, split
+from isthmus.experiments.hamiltonian2024._trained import KINKS, split
 from isthmus.measures import MechanicsArrays, on_kinks, read_spectrum
 from isthmus.objective import cost
 from isthmus.problems import teacher
 from isthmus.trace import LeakyTrace
-from isthmus.training.metric import LeakyMetric
+from isthmus.training._metric import LeakyMetric
 
 #: How near a kink counts as on it; bounds of |A|/rms(A).
 TOLERANCES = (0.0, KINKS / 10.0, KINKS, 10.0 * KINKS)
@@ -221,7 +221,7 @@ def ended(setting: Setting, net: LeakyResNet) -> dict[str, Any]:
 
     found = [seen(kinks) for kinks in TOLERANCES]
     plain, resolved = found[0], found[TOLERANCES.index(KINKS)]
-    with mock.patch("isthmus.measures.kinks.on_kinks", elsewhere):
+    with mock.patch("isthmus.measures._mechanics.on_kinks", elsewhere):
         control = [seen(kinks).total_residual for kinks in TOLERANCES]
     loss, g, theta = gradient(net, X, Y, setting.ridge)
     reading = read_spectrum(plain.weight_spectra[setting.layers // 2])

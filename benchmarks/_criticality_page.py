@@ -8,7 +8,7 @@ import numpy as np
 from _critical_points import DECADES, TOLERANCES
 from matplotlib.figure import Figure
 
-from isthmus.experiments.hamiltonian2024.trained import KINKS
+from isthmus.experiments.hamiltonian2024._trained import KINKS
 from isthmus.plotting.style import PALETTE, dress, new_figure
 
 QUESTION = "Which way of training a leaky ResNet makes its residual of criticality small, at equal processor time?"

@@ -15,10 +15,10 @@ from isthmus import FullyConnected, compress, discover
 from isthmus.measures import bottleneck_rank, ntk_trace, weight_spectra
 from isthmus.problems import teacher
 from isthmus.training import Phase, train_together
-from isthmus.training.flat import FlatObjective
-from isthmus.training.lbfgs import LBFGS
-from isthmus.training.metric import metric_for
-from isthmus.training.optimisers import FirstOrder
+from isthmus.training._flat import FlatObjective
+from isthmus.training._lbfgs import LBFGS
+from isthmus.training._metric import metric_for
+from isthmus.training._optimisers import FirstOrder
 
 RIDGE = 1e-4
 #: Steps in one call: of Adam, so that the clock does not count; of L-BFGS, between two estimates of its metric.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import ConvergenceWarning, FullyConnected, LeakyResNet
-from isthmus.networks.leaky_steps import adapted
+from isthmus.networks._leaky_resnet import adapted
 from isthmus.training import Phase, TrainingEvent, TrainingResult, train
 
 #: Adam's learning rate, and those that plain gradient descent may take: the largest at which the loss falls.

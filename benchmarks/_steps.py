@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from isthmus import FullyConnected, LeakyResNet
 from isthmus.training import Phase
-from isthmus.training.blocks import Rows, multiply
-from isthmus.training.flat import FlatObjective
-from isthmus.training.optimisers import FirstOrder
+from isthmus.training._blocks import Rows, multiply
+from isthmus.training._flat import FlatObjective
+from isthmus.training._optimisers import FirstOrder
 
 RIDGE = 1e-4
 RATE = 1e-3

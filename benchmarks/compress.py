@@ -29,8 +29,7 @@ from _compress_page import picture, result, summary, table
 from torch import Tensor, nn
 
 import isthmus
-from isthmus.compression.fewer_neurons import STEPS, count_parameters
-from isthmus.compression.polish import polish, run
+from isthmus.compression._within import STEPS, count_parameters, polish, run
 from isthmus.files import write_atomic
 from isthmus.networks import Hourglass
 from isthmus.problems import teacher

@@ -43,12 +43,12 @@ from torch import nn
 
 from isthmus import ConvergenceWarning, LeakyResNet, load, save
 from isthmus._provenance import provenance
-from isthmus.experiments.hamiltonian2024.trained import plan
+from isthmus.experiments.hamiltonian2024._trained import plan
 from isthmus.files import read_json, write_atomic, write_json
 from isthmus.plotting.style import render
 from isthmus.training import Phase, train
-from isthmus.training.flat import FlatObjective
-from isthmus.training.metric import LeakyMetric
+from isthmus.training._flat import FlatObjective
+from isthmus.training._metric import LeakyMetric
 
 HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "notes" / "criticality.png"
@@ -100,7 +100,7 @@ def trained(recorder: Recorder, net: LeakyResNet, *phases: Phase, coupling: floa
         metric.coupling = coupling
         return metric
 
-    patch = mock.patch("isthmus.training.loop.metric_for", other) if coupling else contextlib.nullcontext()
+    patch = mock.patch("isthmus.training._loop.metric_for", other) if coupling else contextlib.nullcontext()
     with warnings.catch_warnings(), patch:
         # Stopped by the recorder: that is no surprise.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -16,7 +16,7 @@ import torch
 from _bench import Gate, arguments, report, spread
 
 import isthmus
-from isthmus.experiments.rank2023.figure_1 import RankFigure1
+from isthmus.experiments.rank2023._bottleneck import RankFigure1
 from isthmus.measures import bottleneck_rank
 from isthmus.problems import Problem, teacher
 

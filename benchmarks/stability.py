@@ -20,7 +20,7 @@ import torch
 from _bench import arguments, report
 
 from isthmus._progress import silent
-from isthmus.experiments.rank2023.figure_1 import KINDS, RankFigure1, measure
+from isthmus.experiments.rank2023._bottleneck import KINDS, RankFigure1, measure
 from isthmus.files import read_json, write_json
 
 QUESTION = "Is the rank found a fact about the task, whatever the learning rate, the initial scale and the seed?"

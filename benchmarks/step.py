@@ -24,7 +24,7 @@ import torch
 from _bench import Gate, arguments, compare, interleaved, report, spread, version
 from _steps import RIDGE, Case, gemms, jax_side, limit_jax, ours, plain, regularised
 
-from isthmus.training.flat import FlatObjective
+from isthmus.training._flat import FlatObjective
 
 QUESTION = "How near is a training step to this machine's GEMM rate?"
 PEERS = ("torch", "jax", "jaxlib", "optax")

@@ -22,7 +22,7 @@ from _jax_recipe import jax_there, jitted_jax
 from _recipes import Trained, followed, plain_pytorch
 
 from isthmus import FullyConnected, from_torch
-from isthmus.experiments.rank2023.figure_1 import RankFigure1
+from isthmus.experiments.rank2023._bottleneck import RankFigure1
 from isthmus.measures import bottleneck_rank
 from isthmus.problems import teacher
 from isthmus.training import TrainingResult

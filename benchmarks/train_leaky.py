@@ -20,8 +20,8 @@ from _bench import Gate, arguments, report
 from _recipes import followed, plain_pytorch
 
 from isthmus import LeakyResNet, mechanics
-from isthmus.experiments.hamiltonian2024.figure_1 import DEEP, HamiltonianFigure1
-from isthmus.experiments.hamiltonian2024.trained import KINKS, Split, plan, ridge_of, split
+from isthmus.experiments.hamiltonian2024._mechanics import DEEP, HamiltonianFigure1
+from isthmus.experiments.hamiltonian2024._trained import KINKS, Split, plan, ridge_of, split
 from isthmus.problems import teacher
 
 

@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isthmus
 from isthmus import BottleneckAutoencoder, ConvergenceWarning, FullyConnected, IsthmusError, train
-from isthmus.estimators.autoencoder import _from_parts, _to_parts
+from isthmus.estimators._autoencoder import _from_parts, _to_parts
 from isthmus.measures import distance_to_data
 from isthmus.objective import constant_cost
 from isthmus.problems import noisy_curve, noisy_surface

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import isthmus
 from isthmus import BottleneckClassifier, DataError, IsthmusError
 from isthmus.discovery import discover
-from isthmus.estimators.classifier import _from_parts, _to_parts
+from isthmus.estimators._classifier import _from_parts, _to_parts
 from isthmus.plotting.style import new_figure
 from isthmus.problems import inverted_s_classes, sectors
 from tools import assert_close, some_checks

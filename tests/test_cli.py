@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import isthmus
 from isthmus import Run, cli, experiments
-from isthmus.experiments.bottleneck2023.linear_expansion import LinearExpansion
+from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
 from isthmus.runs import Outcome
 from quick_runs import Here
 
@@ -255,7 +255,7 @@ def test_interrupt_from_the_keyboard():
         # A process in the background of a shell ignores Ctrl-C; this one must not.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         from isthmus import cli
-        from isthmus.experiments.bottleneck2023.linear_expansion import LinearExpansion
+        from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
         def wait(self, progress):
             print("waiting", file=sys.stderr, flush=True)
             time.sleep(60)

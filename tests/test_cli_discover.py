@@ -486,7 +486,7 @@ def test_killed_and_started_again_it_resumes(capsys):
 
 
 def test_restart_and_other_data_use_no_trainings(capsys, monkeypatch):
-    inner = importlib.import_module("isthmus.discovery.discover")
+    inner = importlib.import_module("isthmus.discovery._discover")
     original = inner.finish_fit
 
     def interrupted(*_, **__):

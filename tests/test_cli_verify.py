@@ -64,7 +64,7 @@ def test_samples(capsys):
 
 
 def test_a_failing_claim_is_exit_code_1(network, monkeypatch, capsys):
-    monkeypatch.setattr("isthmus.claims.jacobian_bounds._squares", lambda _: (1e-9, 3))
+    monkeypatch.setattr("isthmus.claims.rank2023._norm_bounds._squares", lambda _: (1e-9, 3))
     assert main([*network, "--claim", "C-rank-1"]) == 1
     assert "wrong by" in capsys.readouterr().out
 

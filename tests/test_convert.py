@@ -17,7 +17,7 @@ import isthmus
 from isthmus import files
 from isthmus._errors import DataError, FileFormatError, IsthmusError
 from isthmus.cli import main
-from isthmus.networks.convert import Conversion, UntrustedFileWarning, convert_state_dict
+from isthmus.networks._reading import Conversion, UntrustedFileWarning, convert_state_dict
 
 
 def convert(source, target, **options) -> Conversion:

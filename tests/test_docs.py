@@ -101,7 +101,7 @@ def test_every_id_has_an_anchor(site):
     text = (site / "ids.html").read_text(encoding="utf-8")
     assert 'id="c-rank-14"' in text
     assert 'id="q-full-half"' in text
-    assert "isthmus.networks.fully_connected.FullyConnected" in text
+    assert "isthmus.networks._fully_connected.FullyConnected" in text
 
 
 @pytest.mark.parametrize(

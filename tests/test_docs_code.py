@@ -62,7 +62,7 @@ BEFORE = {
     """,
     "report.md": """
         import torch, isthmus
-        from isthmus.experiments.base import find_experiment
+        from isthmus.experiments._experiment import find_experiment
         torch.manual_seed(0)
         X = torch.randn(120, 4, dtype=torch.float64)
         Y = X[:, :2] @ torch.randn(2, 3, dtype=torch.float64)

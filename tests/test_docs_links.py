@@ -108,7 +108,7 @@ def test_the_navigation_has_its_parts_in_order(site):
 
 @pytest.mark.parametrize("paper", ["rank2023", "bottleneck2023", "hamiltonian2024", "features2022", "talk2023"])
 def test_a_page_of_a_paper_shows_its_claims_errata_and_figures(site, paper):
-    from isthmus.experiments.base import find_experiments
+    from isthmus.experiments._experiment import find_experiments
     from isthmus.files import read_json
 
     text = (site / "papers" / f"{paper}.html").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ from isthmus.experiments import (
     parameter,
     parse_overrides,
 )
-from isthmus.experiments.bottleneck2023.linear_expansion import LinearExpansion
+from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
 from isthmus.plotting.style import PALETTE, new_figure, render
 
 
@@ -203,7 +203,7 @@ def package(tmp_path, monkeypatch):
 STRANGER = """
     from dataclasses import dataclass
     from typing import ClassVar
-    from isthmus.experiments.bottleneck2023.linear_expansion import LinearExpansion
+    from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
 
     @dataclass(frozen=True, kw_only=True)
     class Mine(LinearExpansion):
@@ -307,7 +307,7 @@ def test_linear_refuses_impossible_settings():
 def test_figure_is_drawn_without_pyplot():
     code = """
         import sys
-        from isthmus.experiments.bottleneck2023.linear_expansion import LinearExpansion
+        from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
         import matplotlib
         before = matplotlib.rcParams.copy()
         run = LinearExpansion.quick().run(command=[])

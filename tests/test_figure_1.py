@@ -5,8 +5,8 @@ import pytest
 
 from isthmus import train
 from isthmus._progress import silent
-from isthmus.experiments.rank2023 import figure_1
-from isthmus.experiments.rank2023.figure_1 import PAPER_NORM_PER_DEPTH, RankFigure1
+from isthmus.experiments.rank2023 import _bottleneck as figure_1
+from isthmus.experiments.rank2023._bottleneck import PAPER_NORM_PER_DEPTH, RankFigure1
 from isthmus.plotting.style import new_figure, render
 from quick_runs import quick_run
 

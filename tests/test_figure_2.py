@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isthmus.experiments.rank2023.figure_2 import RankFigure2
+from isthmus.experiments.rank2023._tripoints import RankFigure2
 from isthmus.plotting.style import new_figure, render
 from quick_runs import quick_run
 

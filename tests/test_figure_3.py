@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isthmus import IsthmusError
-from isthmus.experiments.rank2023.figure_3 import RankFigure3
+from isthmus.experiments.rank2023._denoising import RankFigure3
 from isthmus.plotting.style import new_figure
 from quick_runs import quick_run
 

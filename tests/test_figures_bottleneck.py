@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from isthmus import IsthmusError
-from isthmus.experiments.bottleneck2023 import norm_trained
-from isthmus.experiments.bottleneck2023.figure_1 import NormAndDepth
+from isthmus.experiments.bottleneck2023 import _norm_and_depth as norm_trained
+from isthmus.experiments.bottleneck2023._norm_and_depth import NormAndDepth
 from isthmus.plotting.style import new_figure
 from quick_runs import quick_run
 

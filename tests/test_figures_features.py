@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from isthmus import DataError, IsthmusError, datasets
 from isthmus._progress import silent
-from isthmus.experiments.features2022.figure_1 import FeaturesFigure1, nearest_mean
-from isthmus.experiments.features2022.figure_2 import FeaturesFigure2
-from isthmus.experiments.features2022.plateau import best_losses, plateau, plateau_start
-from isthmus.experiments.features2022.trained import lifted, spanned, start
+from isthmus.experiments.features2022._forces import FeaturesFigure1, nearest_mean
+from isthmus.experiments.features2022._trained import lifted, spanned, start
+from isthmus.experiments.features2022._widths import FeaturesFigure2, best_losses, plateau, plateau_start
 from isthmus.measures import parameter_norms
 from isthmus.objective import cost
 from isthmus.plotting.style import new_figure

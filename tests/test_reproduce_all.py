@@ -12,7 +12,7 @@ from isthmus.cli import main
 from isthmus.engines.base import Failure
 from isthmus.engines.several import run_several
 from isthmus.experiments import find_experiment, find_experiments
-from isthmus.experiments.bottleneck2023.linear_expansion import LinearExpansion
+from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
 from quick_runs import Here, folder
 from test_experiments import Small
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.discovery import fits, verdict
-from isthmus.discovery.walk import Effort
+from isthmus.discovery import _fits as fits
+from isthmus.discovery import _verdict as verdict
+from isthmus.discovery._walk import Effort
 from isthmus.files import read_json
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -29,7 +29,7 @@ def wheel(tmp_path_factory):
 def test_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "isthmus/py.typed" in names
-    assert "isthmus/experiments/rank2023/figure_1.py" in names
+    assert "isthmus/experiments/rank2023/_bottleneck.py" in names
     assert all(name.startswith(("isthmus/", f"isthmus-{isthmus.__version__}.dist-info/")) for name in names)
 
 

@@ -43,14 +43,14 @@ FORMAT_VERSION = 1
 
 #: The only kinds of object a file can hold, and the module that registers each: a file never names a module.
 _HOMES = {
-    "FullyConnected": "isthmus.networks.fully_connected",
-    "LeakyResNet": "isthmus.networks.leaky_file",
-    "CompactNetwork": "isthmus.networks.compact",
-    "ConvolutionalNet": "isthmus.networks.convolutional_file",
-    "Discovery": "isthmus.discovery.keep",
-    "BottleneckRegressor": "isthmus.estimators.regressor",
-    "BottleneckClassifier": "isthmus.estimators.classifier",
-    "BottleneckAutoencoder": "isthmus.estimators.autoencoder",
+    "FullyConnected": "isthmus.networks._fully_connected",
+    "LeakyResNet": "isthmus.networks._leaky_resnet",
+    "CompactNetwork": "isthmus.networks._fully_connected",
+    "ConvolutionalNet": "isthmus.networks._convolutional",
+    "Discovery": "isthmus.discovery._files",
+    "BottleneckRegressor": "isthmus.estimators._regressor",
+    "BottleneckClassifier": "isthmus.estimators._classifier",
+    "BottleneckAutoencoder": "isthmus.estimators._autoencoder",
 }
 
 

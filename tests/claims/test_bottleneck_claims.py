@@ -9,10 +9,15 @@ import torch
 from judged import status, verdict
 
 from isthmus import FullyConnected
-from isthmus.claims import bn_families, domains, least_norm, linear_costs, second_corrections, two_functions
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.linear_costs import into_an_orthant
-from isthmus.claims.samples import leaky_random_net, random_subject, relu_random_net
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import leaky_random_net, random_subject, relu_random_net
+from isthmus.claims.bottleneck2023 import _costs as least_norm
+from isthmus.claims.bottleneck2023 import _costs as linear_costs
+from isthmus.claims.bottleneck2023 import _costs as second_corrections
+from isthmus.claims.bottleneck2023 import _costs as two_functions
+from isthmus.claims.bottleneck2023 import _curvature as bn_families
+from isthmus.claims.bottleneck2023 import _domains as domains
+from isthmus.claims.bottleneck2023._costs import into_an_orthant
 from isthmus.constructions import (
     Construction,
     compose,

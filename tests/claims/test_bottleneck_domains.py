@@ -9,10 +9,10 @@ import torch
 from judged import status, verdict
 
 from isthmus import FullyConnected, IsthmusError
-from isthmus.claims import domains
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.domains import bending_cost
-from isthmus.claims.linear_costs import into_an_orthant
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims.bottleneck2023 import _domains as domains
+from isthmus.claims.bottleneck2023._costs import into_an_orthant
+from isthmus.claims.bottleneck2023._domains import bending_cost
 from isthmus.constructions import (
     linear_network,
     pad,

@@ -9,11 +9,10 @@ import torch
 from judged import status, verdict
 
 from isthmus import FullyConnected
-from isthmus.claims import bn_families
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.points import points_of
-from isthmus.claims.samples import leaky_random_net, random_subject, relu_random_net
-from isthmus.claims.single_family import one_family_distances, weights_near_one_family
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import leaky_random_net, points_of, random_subject, relu_random_net
+from isthmus.claims.bottleneck2023 import _curvature as bn_families
+from isthmus.claims.bottleneck2023._jacobian_bounds import one_family_distances, weights_near_one_family
 from isthmus.constructions import divergent, pad
 from isthmus.measures import (
     hessian_top_eigenvalue,
@@ -204,7 +203,7 @@ def test_twins_of_the_single_family(monkeypatch):
         assert weights_near_one_family(other).status == "not applicable"
     honest = parameter_norms(subject.net)
     small = type("Norms", (), {"weights": honest.weights, "biases": honest.biases, "total": 0.2 * honest.total})()
-    monkeypatch.setattr("isthmus.claims.single_family.parameter_norms", lambda net: small)
+    monkeypatch.setattr("isthmus.claims.bottleneck2023._jacobian_bounds.parameter_norms", lambda net: small)
     assert weights_near_one_family(subject).status == "fails"
 
 

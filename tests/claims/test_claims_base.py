@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isthmus import IsthmusError
-from isthmus.claims.base import CLAIMS, Claim, Hypothesis, Verdict, claim, compare, unmet
+from isthmus.claims._base import CLAIMS, Claim, Hypothesis, Verdict, claim, compare, unmet
 
 MET = Hypothesis.of("given", True)
 

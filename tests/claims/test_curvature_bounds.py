@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from isthmus import verify
-from isthmus.claims import curvature
-from isthmus.claims.base import Subject
-from isthmus.claims.points import points_of
+from isthmus.claims._base import Subject
+from isthmus.claims._evidence import points_of
+from isthmus.claims.bottleneck2023 import _curvature as curvature
 from tools import gaussian, random_net
 
 

@@ -9,10 +9,22 @@ import torch
 from judged import status, verdict
 
 from isthmus import FullyConnected
-from isthmus.claims import CLAIMS, feature_bipartite, feature_cones, feature_widths
-from isthmus.claims.base import Subject
-from isthmus.claims.feature_cones import other_end, segment, wide_net
-from isthmus.claims.feature_widths import doubled_bipartite, least_loss, loss_of, narrowed, plateau_family, widened
+from isthmus.claims import CLAIMS
+from isthmus.claims._base import Subject
+from isthmus.claims.features2022 import _graphs as feature_bipartite
+from isthmus.claims.features2022 import _widths as feature_cones
+from isthmus.claims.features2022 import _widths as feature_widths
+from isthmus.claims.features2022._widths import (
+    doubled_bipartite,
+    least_loss,
+    loss_of,
+    narrowed,
+    other_end,
+    plateau_family,
+    segment,
+    wide_net,
+    widened,
+)
 from isthmus.constructions import (
     bipartite_data,
     bipartite_narrow,

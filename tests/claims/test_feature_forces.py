@@ -9,11 +9,10 @@ import torch
 from judged import verdict
 
 from isthmus import FullyConnected
-from isthmus.claims import feature_forces
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.feature_samples import balanced_forces, linear_minimum, linear_on_few
-from isthmus.claims.samples import random_subject
-from isthmus.claims.stationary import gradient_residual, least_squares_minimum
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import gradient_residual, least_squares_minimum, random_subject
+from isthmus.claims.features2022 import _forces as feature_forces
+from isthmus.claims.features2022._forces import balanced_forces, linear_minimum, linear_on_few
 from isthmus.constructions import linear_network
 from isthmus.measures import forces
 from isthmus.objective import cost

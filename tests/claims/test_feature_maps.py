@@ -7,10 +7,10 @@ import torch
 from judged import verdict
 
 from isthmus import FullyConnected
-from isthmus.claims import feature_maps
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.feature_samples import deficient_layer, leaky_wide_net, wide_net
-from isthmus.claims.samples import random_subject
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import random_subject
+from isthmus.claims.features2022 import _maps as feature_maps
+from isthmus.claims.features2022._maps import deficient_layer, leaky_wide_net, wide_net
 from isthmus.constructions import minimal_network
 from isthmus.measures import representations
 from isthmus.trace import activate

@@ -7,9 +7,9 @@ import torch
 from judged import status, verdict
 
 from isthmus import FullyConnected
-from isthmus.claims import feature_merging
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.feature_merging import many_neurons_between_scalars
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims.features2022 import _merging as feature_merging
+from isthmus.claims.features2022._merging import many_neurons_between_scalars
 from tools import gaussian, random_net
 
 

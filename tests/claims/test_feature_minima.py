@@ -8,12 +8,20 @@ import pytest
 import torch
 from judged import verdict
 
-from isthmus.claims import feature_descent, feature_minima
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.feature_descent import DECREASE, flat, losses, preimages, search
-from isthmus.claims.feature_minima import distance_of_covariances
-from isthmus.claims.feature_samples import diagonal_minimum, saddle_point
-from isthmus.claims.samples import random_subject
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import random_subject
+from isthmus.claims.features2022 import _minima as feature_descent
+from isthmus.claims.features2022 import _minima as feature_minima
+from isthmus.claims.features2022._forces import diagonal_minimum
+from isthmus.claims.features2022._minima import (
+    DECREASE,
+    distance_of_covariances,
+    flat,
+    losses,
+    preimages,
+    saddle_point,
+    search,
+)
 from isthmus.constructions import Saddle, saddle
 from tools import assert_close, gaussian
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from isthmus import LeakyResNet
-from isthmus.claims.leaky_points import path_of
-from isthmus.claims.leaky_samples import as_subject, signed_start
+from isthmus.claims.hamiltonian2024._flow import as_subject, path_of, signed_start
 from isthmus.constructions import flow_network
 from isthmus.measures import cost_of_identity, mechanics, momenta
-from isthmus.measures.energies import flow, hamiltonian, lagrangian_weights, step_energies
-from isthmus.measures.kernel_norms import KernelNorm
+from isthmus.measures._identity_cost import KernelNorm
+from isthmus.measures._mechanics import flow, hamiltonian, lagrangian_weights, step_energies
 from isthmus.objective import cost
 from isthmus.trace import with_ones
 from tools import assert_close, gaussian, generator

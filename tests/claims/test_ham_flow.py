@@ -9,12 +9,14 @@ import torch
 from judged import verdict
 
 from isthmus import DataError, LeakyResNet
-from isthmus.claims import flow_claims, leaky_points, time_scales
-from isthmus.claims.base import Subject
-from isthmus.claims.leaky_samples import as_subject, flow_family, linear_flow, signed_start
+from isthmus.claims._base import Subject
+from isthmus.claims.hamiltonian2024 import _flow as flow_claims
+from isthmus.claims.hamiltonian2024 import _flow as leaky_points
+from isthmus.claims.hamiltonian2024 import _flow as time_scales
+from isthmus.claims.hamiltonian2024._flow import as_subject, flow_family, linear_flow, signed_start
 from isthmus.constructions import flow_network, hamiltonian_flow, steady_path
-from isthmus.measures.energies import flow, hamiltonian
-from isthmus.measures.kernel_norms import KernelNorm
+from isthmus.measures._identity_cost import KernelNorm
+from isthmus.measures._mechanics import flow, hamiltonian
 from isthmus.trace import with_ones
 from tools import assert_close, gaussian, generator
 

@@ -9,20 +9,24 @@ import torch
 from judged import verdict
 
 from isthmus import LeakyResNet
-from isthmus.claims import identity_claims, inside_bottleneck, path_stability, symmetry_claims
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.identity_search import deformed, neuron_descent, scale_derivative
-from isthmus.claims.leaky_points import path_of
-from isthmus.claims.leaky_samples import (
-    as_subject,
-    deepening_family,
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import gaussian_inputs
+from isthmus.claims.hamiltonian2024 import _identity as identity_claims
+from isthmus.claims.hamiltonian2024 import _inside as inside_bottleneck
+from isthmus.claims.hamiltonian2024 import _inside as path_stability
+from isthmus.claims.hamiltonian2024 import _symmetries as symmetry_claims
+from isthmus.claims.hamiltonian2024._flow import as_subject, path_of
+from isthmus.claims.hamiltonian2024._identity import (
+    deformed,
     many_neurons,
+    neuron_descent,
+    scale_derivative,
     signed_representation,
     stable_minimum,
     standing_still,
-    unbiased_net,
 )
-from isthmus.claims.samples import gaussian_inputs
+from isthmus.claims.hamiltonian2024._inside import deepening_family
+from isthmus.claims.hamiltonian2024._symmetries import unbiased_net
 from isthmus.constructions import flow_network, refine_steps, shift_leak, steady_path
 from isthmus.measures import cost_of_identity
 from isthmus.objective import cost

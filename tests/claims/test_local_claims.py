@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus import FullyConnected, rebalance, train
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.jacobian_bounds import layer_distances
-from isthmus.claims.points import points_of
-from isthmus.claims.rank_samples import linear_global_minimum
-from isthmus.claims.samples import balanced_net, random_subject, relu_random_net
-from isthmus.claims.stationary import least_squares_minimum
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import least_squares_minimum, points_of, random_subject, relu_random_net
+from isthmus.claims.bottleneck2023._balanced import balanced_net
+from isthmus.claims.bottleneck2023._jacobian_bounds import layer_distances
+from isthmus.claims.rank2023._rank_one import linear_global_minimum
 from isthmus.measures import parameter_norms, representation_spectra
 from isthmus.problems import teacher
 from tools import SEED, assert_close, gaussian, generator, linear_net, three_part_net
@@ -175,7 +174,9 @@ def test_equality_is_not_decided_by_rounding(angle, depth):
 def test_a_corrupted_kernel_fails(monkeypatch):
     tight = Subject(rebalance(three_part_net(2, depth=12, seed=1)).network, gaussian(40, 12), known={"k": 2})
     assert status("C-bn-7", tight) == "holds"
-    monkeypatch.setattr("isthmus.claims.balanced.ntk_trace", lambda net, X: torch.full((len(X),), 1e-3).double())
+    monkeypatch.setattr(
+        "isthmus.claims.bottleneck2023._balanced.ntk_trace", lambda net, X: torch.full((len(X),), 1e-3).double()
+    )
     assert status("C-bn-7", tight) == "fails"
 
 
@@ -202,7 +203,7 @@ def test_a_rescaled_layer_is_no_minimum(factor):
 
 def test_imbalance_is_within_what_the_gradient_leaves(monkeypatch):
     """|a − b| ≤ r·‖θ‖·√(a + b), whatever the network."""
-    monkeypatch.setattr("isthmus.claims.stationary.STATIONARY", 1e9)
+    monkeypatch.setattr("isthmus.claims._evidence.STATIONARY", 1e9)
     subject = linear_global_minimum()
     for seed in range(20):
         scales = (0.3 * gaussian(6, 1, seed=seed)).exp().flatten().tolist()
@@ -219,7 +220,7 @@ def test_imbalance_is_within_what_the_gradient_leaves(monkeypatch):
 def test_a_rescaled_layer_fails_when_its_gradient_is_not_looked_at(monkeypatch):
     subject = least_squares_minimum()
     moved = FullyConnected.from_weights([1.02 * subject.net.Ws[0], subject.net.Ws[1] / 1.02], None, slope=1.0)
-    monkeypatch.setattr("isthmus.claims.stationary.gradient_residual", lambda _: 1e-9)
+    monkeypatch.setattr("isthmus.claims._evidence.gradient_residual", lambda _: 1e-9)
     assert status("C-rank-9", subject.replace(net=moved)) == "fails"
 
 

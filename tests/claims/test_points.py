@@ -6,8 +6,8 @@ import torch
 
 from isthmus import FullyConnected
 from isthmus.claims import verify
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.points import points_of
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import points_of
 from isthmus.constructions import divergent
 from tools import gaussian, random_net
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from isthmus import FullyConnected
-from isthmus.claims import rank_applications
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.rank_samples import cross_function
-from isthmus.networks.kernel import KERNELS, KernelRidge
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims.rank2023 import _applications as rank_applications
+from isthmus.claims.rank2023._applications import cross_function
+from isthmus.networks._kernel_ridge import KERNELS, KernelRidge
 from isthmus.problems import min_cross
 from tools import assert_close, gaussian, random_net
 

@@ -8,17 +8,23 @@ import pytest
 import torch
 
 from isthmus import FullyConnected, IsthmusError, train
-from isthmus.claims import rank_applications, rank_families, rank_one_layer, rank_recovery  # noqa: F401  they register
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.evidence import fit_exponent
-from isthmus.claims.rank_one_fits import path_growth
-from isthmus.claims.rank_samples import family_of_rank, uniform_inputs
-from isthmus.claims.samples import random_subject, relu_random_net
-from isthmus.claims.segments import kinks_on_segment, largest_jump, steepest_on_segment
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims._evidence import (
+    fit_exponent,
+    kinks_on_segment,
+    largest_jump,
+    random_subject,
+    relu_random_net,
+    steepest_on_segment,
+)
+from isthmus.claims.rank2023 import _applications as rank_applications  # noqa: F401  they register
+from isthmus.claims.rank2023 import _families as rank_families
+from isthmus.claims.rank2023._families import family_of_rank, uniform_inputs
+from isthmus.claims.rank2023._rank_one import path_growth
 from isthmus.constructions import interpolant_1d, linear_network, pad, positive_linear_network, rank_one
 from isthmus.measures import jacobian, jacobian_rank, parameter_norms
-from isthmus.measures.representation_cost import estimate_costs
-from isthmus.measures.tsp import diameter, shortest_path
+from isthmus.measures._representation_cost import estimate_costs
+from isthmus.measures._tsp import diameter, shortest_path
 from tools import assert_close, gaussian, random_net
 
 MINE = ("C-rank-2", "C-rank-3", "C-rank-4", "C-rank-6", "C-rank-7", "C-rank-8", *(f"C-rank-{i}" for i in range(10, 15)))
@@ -203,7 +209,7 @@ def test_the_loss_of_a_network_is_shown_and_a_smaller_constant_fails(monkeypatch
         fit = rank_one(X, Y, depth, **options)
         return fit.with_known(details={**fit.known.details, "norm_constant": 0.9 * fit.known.details["norm_constant"]})
 
-    monkeypatch.setattr("isthmus.claims.rank_one_fits.rank_one", lying)
+    monkeypatch.setattr("isthmus.claims.rank2023._rank_one.rank_one", lying)
     assert status("C-rank-4", subject) == "fails"
 
 
@@ -296,7 +302,7 @@ def test_tight_on_a_line_and_broken_by_a_closed_tour(monkeypatch):
         back = float((torch.as_tensor(Y)[path.order[0]] - torch.as_tensor(Y)[path.order[-1]]).norm())
         return type(path)(path.value + back, path.order, path.state)
 
-    monkeypatch.setattr("isthmus.claims.rank_one_fits.shortest_path", closed)
+    monkeypatch.setattr("isthmus.claims.rank2023._rank_one.shortest_path", closed)
     assert status("C-rank-8", line) == "fails"
 
 

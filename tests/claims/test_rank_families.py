@@ -6,9 +6,8 @@ import pytest
 import torch
 from judged import status, verdict
 
-from isthmus.claims.base import CLAIMS, Subject
-from isthmus.claims.rank_families import norm_slope
-from isthmus.claims.rank_samples import uniform_inputs
+from isthmus.claims._base import CLAIMS, Subject
+from isthmus.claims.rank2023._families import norm_slope, uniform_inputs
 from isthmus.constructions import linear_network, positive_linear_network
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from isthmus import DataError, FullyConnected, IsthmusError, LeakyResNet, verify
 from isthmus.claims import CLAIMS, verify_samples
-from isthmus.claims.leaky_samples import signed_start
+from isthmus.claims.hamiltonian2024._flow import signed_start
 from isthmus.constructions import flow_network
 from tools import gaussian, random_net
 
@@ -98,14 +98,14 @@ def test_arithmetic_that_fails_ends_one_claim_only(error, monkeypatch):
     def raised(*_):
         raise error("too large")
 
-    monkeypatch.setattr("isthmus.claims.jacobian_bounds._squares", raised)
+    monkeypatch.setattr("isthmus.claims.rank2023._norm_bounds._squares", raised)
     first, other = verify(random_net([3, 4, 2]), gaussian(5, 3), claims=["C-rank-1", "C-bn-1"])
     assert first.status == "not applicable" and first.reason == f"not computed ({error.__name__}: too large)"
     assert other.status == "holds"
 
 
 def test_a_defect_is_not_hidden(monkeypatch):
-    monkeypatch.setattr("isthmus.claims.jacobian_bounds._squares", lambda _: ())
+    monkeypatch.setattr("isthmus.claims.rank2023._norm_bounds._squares", lambda _: ())
     with pytest.raises(ValueError, match="unpack"):
         verify(random_net([3, 4, 2]), gaussian(5, 3), claims="C-rank-1")
 
@@ -115,7 +115,7 @@ def test_unbalanced_networks_are_named_before_any_jacobian(identity, monkeypatch
     def never(*_, **__):
         raise AssertionError("Jacobians are dear")
 
-    monkeypatch.setattr("isthmus.claims.balanced.points_of", never)
+    monkeypatch.setattr("isthmus.claims.bottleneck2023._balanced.points_of", never)
     net = FullyConnected.from_weights([3.0 * torch.eye(4), torch.eye(4)])
     found = verify(net, gaussian(10, 4), claims=identity)[identity]
     assert found.status == "not applicable" and found.reason.startswith("balanced: not met")
@@ -144,7 +144,7 @@ def test_torch_modules_and_mistakes():
 
 
 def test_a_failing_claim_is_shown(monkeypatch):
-    monkeypatch.setattr("isthmus.claims.jacobian_bounds._squares", lambda _: (1e-9, 3))
+    monkeypatch.setattr("isthmus.claims.rank2023._norm_bounds._squares", lambda _: (1e-9, 3))
     found = verify(random_net([5, 9, 9, 4]), gaussian(10, 5), claims="C-rank-1")
     assert found.failed == ("C-rank-1",)
     assert "wrong by" in found["C-rank-1"].reason

@@ -12,11 +12,11 @@ from torch import nn
 
 import isthmus
 from isthmus import CompactNetwork, FullyConnected, IsthmusError, compress, rebalance
-from isthmus.compression.certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
-from isthmus.compression.chain import chain_of
-from isthmus.compression.everywhere import first_of_ray
-from isthmus.compression.stack import EXACT
-from isthmus.constructions.graphs import bipartite_data, bipartite_optimum
+from isthmus.compression._certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
+from isthmus.compression._chain import chain_of
+from isthmus.compression._everywhere import first_of_ray
+from isthmus.compression._stacks import EXACT
+from isthmus.constructions._graphs import bipartite_data, bipartite_optimum
 from isthmus.measures import parameter_norms
 from isthmus.networks import Hourglass
 from tools import assert_close, gaussian, generator, random_net

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from isthmus import FullyConnected, IsthmusError, compress
-from isthmus.compression.certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
-from isthmus.compression.modules import find_stacks
+from isthmus.compression._certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
+from isthmus.compression._stacks import find_stacks
 from isthmus.networks import PartlyLinear
 from tools import assert_close, gaussian, generator
 

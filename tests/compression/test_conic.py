@@ -10,8 +10,8 @@ from scipy.optimize import linprog
 
 from isthmus import IsthmusError, _cone
 from isthmus._cone import eliminate
-from isthmus.compression import conic
-from isthmus.compression.conic import caratheodory, fewer_by_relations, with_shares
+from isthmus.compression import _on_data as conic
+from isthmus.compression._on_data import caratheodory, fewer_by_relations, with_shares
 from isthmus.constructions import constant_identity_path
 from isthmus.linalg import numerical_rank
 from isthmus.measures import KernelNorm

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus import IsthmusError
-from isthmus.compression.factoring import factor, most_rank, saves
+from isthmus.compression._within import factor, most_rank, saves
 from tools import assert_close, gaussian, orthogonal
 
 

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from isthmus import IsthmusError
-from isthmus.compression import fewer_neurons
-from isthmus.compression.choosing import choose_neurons, refit
-from isthmus.compression.fewer_neurons import count_parameters, reduce_chain
-from isthmus.compression.polish import polish, run
+from isthmus.compression import _within as fewer_neurons
+from isthmus.compression._within import choose_neurons, count_parameters, polish, reduce_chain, refit, run
 from tools import assert_close, gaussian, random_net, three_part_net
 
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus import IsthmusError
-from isthmus.compression.conic import fewer_by_relations
-from isthmus.compression.one_dimensional import merge_one_dimensional, merge_patterns
+from isthmus.compression._on_data import fewer_by_relations, merge_one_dimensional, merge_patterns
 from tools import assert_close, gaussian
 
 

@@ -190,7 +190,7 @@ def test_float32(by):
 def test_not_converged_is_said(monkeypatch):
     import sys
 
-    monkeypatch.setattr(sys.modules["isthmus.compression.rebalance"], "_MAX_NEWTON_STEPS", 0)
+    monkeypatch.setattr(sys.modules["isthmus.compression._rebalance"], "_MAX_NEWTON_STEPS", 0)
     net = unbalanced([4, *[6] * 60, 3], spread=0.3, seed=10)
     with pytest.warns(ConvergenceWarning, match="relative unbalanced norm"):
         result = rebalance(net)

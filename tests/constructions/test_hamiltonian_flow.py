@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from isthmus import DataError, IsthmusError, mechanics
-from isthmus.claims.evidence import fit_exponent
-from isthmus.claims.leaky_samples import signed_start
+from isthmus.claims._evidence import fit_exponent
+from isthmus.claims.hamiltonian2024._flow import signed_start
 from isthmus.constructions import flow_network, hamiltonian_flow, steady_path
-from isthmus.constructions.hamiltonian_flow import METHODS, ORDERS
+from isthmus.constructions._paths import METHODS, ORDERS
 from isthmus.measures import hamiltonian, momenta
-from isthmus.measures.energies import flow
+from isthmus.measures._mechanics import flow
 from tools import assert_close, gaussian
 
 L_TILDE = 2.0

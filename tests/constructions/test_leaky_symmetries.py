@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from isthmus import IsthmusError, LeakyResNet
-from isthmus.claims.evidence import fit_exponent
+from isthmus.claims._evidence import fit_exponent
 from isthmus.constructions import constant_identity_path, refine_steps, rescale_range, shift_leak
 from isthmus.measures import cost_of_identity
 from tools import assert_close, gaussian, generator

@@ -15,8 +15,8 @@ from architectures import ARCHITECTURES, Opaque
 from isthmus import IsthmusError, discover, problems
 from isthmus._progress import silent
 from isthmus.diagnosis import diagnose
-from isthmus.diagnosis.weights import weighted_layers
-from isthmus.experiments.rank2023.figure_1 import RankFigure1
+from isthmus.diagnosis._weights import weighted_layers
+from isthmus.experiments.rank2023._bottleneck import RankFigure1
 from tools import assert_close, gaussian, random_net
 
 

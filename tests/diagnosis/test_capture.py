@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 from architectures import ARCHITECTURES, mlp, resnet, transformer, unet
 from isthmus import IsthmusError
-from isthmus.diagnosis.capture import capture, first_tensor, in_float64, run, untouched, unwrap
-from isthmus.diagnosis.inputs import batches
+from isthmus.diagnosis._capture import capture, first_tensor, in_float64, run, untouched, unwrap
+from isthmus.diagnosis._inputs import batches
 from tools import assert_close, gaussian
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_forward_hooks_with_kwargs")

@@ -12,7 +12,7 @@ from torch import nn
 from architectures import Opaque
 from isthmus import DataError, IsthmusError
 from isthmus.diagnosis import Diagnosis, Spectrum, diagnose
-from isthmus.diagnosis.result import MOST_VALUES
+from isthmus.diagnosis._result import MOST_VALUES
 from isthmus.measures import bottleneck_rank
 from tools import assert_close, gaussian, generator, linear_net, orthogonal, random_net, three_part_net
 

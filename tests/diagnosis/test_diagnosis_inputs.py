@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from architectures import mlp, transformer
 from isthmus import DataError, IsthmusError
-from isthmus.diagnosis.inputs import batches
+from isthmus.diagnosis._inputs import batches
 from tools import gaussian
 
 X = gaussian(10, 8, dtype=torch.float32)

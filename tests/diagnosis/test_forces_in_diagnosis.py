@@ -6,7 +6,7 @@ import torch
 
 from isthmus import diagnose
 from isthmus.claims import CLAIMS
-from isthmus.diagnosis import whole
+from isthmus.diagnosis import _whole as whole
 from isthmus.measures import forces
 from isthmus.report.diagnosis_page import page_of
 from tools import assert_close, gaussian, random_net

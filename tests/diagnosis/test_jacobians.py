@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from architectures import ARCHITECTURES
-from isthmus.diagnosis.capture import in_float64, untouched
-from isthmus.diagnosis.jacobians import DIRECTIONS, layer_jacobians
-from isthmus.diagnosis.survey import samples_of, survey, take
+from isthmus.diagnosis._capture import in_float64, samples_of, survey, take, untouched
+from isthmus.diagnosis._jacobians import DIRECTIONS, layer_jacobians
 from isthmus.measures import agop, jacobian_spectra
 from tools import assert_close, gaussian, random_net
 

@@ -12,9 +12,8 @@ from torch import nn
 import isthmus
 from isthmus import Diagnosis, LeakyResNet
 from isthmus._errors import FileFormatError
-from isthmus.diagnosis.effective_weights import effective
-from isthmus.diagnosis.weights import weighted_layers
-from isthmus.training.result import Criteria, criteria, why_not
+from isthmus.diagnosis._weights import effective, weighted_layers
+from isthmus.training._result import Criteria, criteria, why_not
 from leaky_nets import critical, leaky, narrow
 from tools import assert_close, gaussian
 
@@ -160,7 +159,7 @@ def test_monitor():
 
 def test_criteria_of_training():
     """The gradient criterion is the residual of mechanics; there is no law of balance, and no word about one."""
-    from isthmus.training.flat import Value
+    from isthmus.training._flat import Value
 
     net, X, Y, ridge = leaky(), gaussian(15, 4), gaussian(15, 3), 0.05
     parameters = list(net.parameters())

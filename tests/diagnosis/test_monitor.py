@@ -13,7 +13,8 @@ from torch import nn
 import architectures
 import isthmus
 from isthmus import IsthmusError
-from isthmus.diagnosis import Monitor, camera
+from isthmus.diagnosis import Monitor
+from isthmus.diagnosis import _monitor as camera
 from isthmus.measures import participation_ratio, stable_rank
 from tools import assert_close, gaussian, random_net, three_part_net
 

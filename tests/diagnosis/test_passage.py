@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from architectures import ARCHITECTURES
-from isthmus.diagnosis.capture import in_float64, untouched
-from isthmus.diagnosis.passage import NOTHING, bypass
+from isthmus.diagnosis._capture import in_float64, untouched
+from isthmus.diagnosis._jacobians import NOTHING, bypass
 from tools import assert_close, gaussian
 
 

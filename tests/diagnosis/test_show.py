@@ -11,7 +11,7 @@ from torch import nn
 
 import architectures
 from isthmus import diagnose
-from isthmus.diagnosis.show import as_html
+from isthmus.diagnosis._result import as_html
 from tools import gaussian, three_part_net
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'

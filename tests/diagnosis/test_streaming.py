@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isthmus import IsthmusError
-from isthmus.diagnosis.streaming import StreamedSpectrum, as_rows
+from isthmus.diagnosis._observe import StreamedSpectrum, as_rows
 from tools import assert_close, gaussian, generator, orthogonal
 
 
@@ -251,7 +251,7 @@ def test_memory(rows, width, batch):
     """Peak memory of a process that streams; its spectrum against an SVD of the first rows and a covariance of all."""
     script = textwrap.dedent(f"""
         import resource, torch
-        from isthmus.diagnosis.streaming import StreamedSpectrum
+        from isthmus.diagnosis._observe import StreamedSpectrum
         torch.set_num_threads(1)
         source = torch.Generator().manual_seed(0)
         scale = torch.logspace(0, -3, {width})

@@ -11,7 +11,7 @@ from torch import nn
 
 import isthmus
 from isthmus import IsthmusError
-from isthmus.diagnosis.symmetry_result import LayerOrbits
+from isthmus.diagnosis._symmetry import LayerOrbits
 from isthmus.plotting.style import render
 
 

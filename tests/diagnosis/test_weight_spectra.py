@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import IsthmusError
-from isthmus.diagnosis.weight_parts import WeightPart
-from isthmus.diagnosis.weight_spectra import weight_spectrum
-from isthmus.diagnosis.weights import weighted_layers
+from isthmus.diagnosis._weights import WeightPart, weight_spectrum, weighted_layers
 from isthmus.measures import filter_spectra
-from isthmus.measures.frequency_spectrum import paired_frequencies
+from isthmus.measures._frequencies import paired_frequencies
 from tools import assert_close, gaussian, orthogonal
 
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

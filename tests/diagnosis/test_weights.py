@@ -12,8 +12,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 from torch.nn.utils.parametrize import register_parametrization
 
 from isthmus import IsthmusError
-from isthmus.diagnosis.weight_spectra import weight_spectrum
-from isthmus.diagnosis.weights import WeightedLayer, weighted_layers
+from isthmus.diagnosis._weights import WeightedLayer, weight_spectrum, weighted_layers
 from tools import assert_close, gaussian
 
 

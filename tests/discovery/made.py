@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from isthmus.discovery.fits import Fit
-from isthmus.discovery.profile import RankProfile
-from isthmus.discovery.walk import Effort, Level
+from isthmus.discovery._fits import Fit
+from isthmus.discovery._profile import RankProfile
+from isthmus.discovery._walk import Effort, Level
 from isthmus.networks import Hourglass
 from tools import SEED, generator, random_net
 

@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from isthmus import IsthmusError, dynamics_of
-from isthmus.discovery.dynamics import crossings
-from isthmus.discovery.velocities import explained, velocities
+from isthmus.discovery._dynamics import crossings, explained, velocities
 from isthmus.plotting.style import render
 from isthmus.problems import summary_statistics, summary_step, summary_velocity
-from isthmus.problems.summary import descend
+from isthmus.problems._dynamics import descend
 
 
 def descents(count=100, steps=20, eta=0.02, d=6, seed=0):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.discovery import fits
-from isthmus.discovery.fits import Fit, fit, minibatch_fit, narrow, rewaist, unroll, weigh
-from isthmus.discovery.walk import copy_of
+from isthmus.discovery import _fits as fits
+from isthmus.discovery._fits import Fit, fit, minibatch_fit, narrow, rewaist, unroll, weigh
+from isthmus.discovery._walk import copy_of
 from isthmus.networks import FullyConnected, Hourglass
 from made import hourglass
 from tools import assert_close, gaussian, orthogonal, random_net

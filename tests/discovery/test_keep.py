@@ -12,8 +12,8 @@ import pytest
 import isthmus
 from isthmus import BottleneckRegressor, FileFormatError, IsthmusError, discover, problems
 from isthmus._tensorfile import fingerprint
-from isthmus.discovery.keep import from_parts, to_parts
-from isthmus.estimators.regressor import _from_parts, _to_parts
+from isthmus.discovery._files import from_parts, to_parts
+from isthmus.estimators._regressor import _from_parts, _to_parts
 from made import QUICK
 from test_files_hostile import MUTATORS
 from tools import SEED, gaussian

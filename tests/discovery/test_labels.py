@@ -9,12 +9,10 @@ from scipy.special import log_softmax
 from sklearn.metrics import log_loss
 
 from isthmus import DataError
-from isthmus.discovery.labels import COLDEST, accuracy, notes_on, one_hot, temperature
-from isthmus.discovery.profile import RankProfile
-from isthmus.discovery.scaling import Scaling
-from isthmus.discovery.splits import Splits
-from isthmus.discovery.task import make_task
-from isthmus.discovery.walk import Data
+from isthmus.discovery._profile import RankProfile
+from isthmus.discovery._splits import Splits
+from isthmus.discovery._task import COLDEST, Scaling, accuracy, make_task, notes_on, one_hot, temperature
+from isthmus.discovery._walk import Data
 from made import hourglass, profile_of
 from tools import SEED, assert_close
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from isthmus.discovery.meaning import sensitivity
+from isthmus.discovery._maps import sensitivity
 from isthmus.networks import FullyConnected
 from tools import assert_close, gaussian, random_net
 

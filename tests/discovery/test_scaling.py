@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isthmus.discovery.scaling import Scaling, linear_rank
+from isthmus.discovery._task import Scaling, linear_rank
 from tools import assert_close, gaussian, orthogonal
 
 

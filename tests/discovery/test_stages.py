@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from isthmus import discover, files, problems
-from isthmus.discovery.fits import Fit
-from isthmus.discovery.keep import to_parts
-from isthmus.discovery.stages import Stages, fingerprint
-from isthmus.training.lbfgs import LBFGS
+from isthmus.discovery._files import to_parts
+from isthmus.discovery._fits import Fit
+from isthmus.discovery._walk import Stages, fingerprint
+from isthmus.training._lbfgs import LBFGS
 from made import hourglass
 from tools import SEED
 

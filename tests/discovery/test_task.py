@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isthmus import DataError
-from isthmus.discovery.task import make_task, moments_of
+from isthmus.discovery._task import make_task, moments_of
 from isthmus.tables import choose_columns
 from tools import gaussian
 

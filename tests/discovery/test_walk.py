@@ -8,15 +8,15 @@ import torch
 
 from isthmus import IsthmusError, problems
 from isthmus._progress import silent
-from isthmus.discovery.fits import narrow
-from isthmus.discovery.stages import Stages
-from isthmus.discovery.task import make_task
-from isthmus.discovery.walk import (
+from isthmus.discovery._fits import narrow
+from isthmus.discovery._task import make_task
+from isthmus.discovery._walk import (
     COLLAPSED,
     UNUSED,
     WIDE,
     Data,
     Effort,
+    Stages,
     _fresh,
     _from_random,
     copy_of,
@@ -89,7 +89,7 @@ def test_coordinates_that_went_at_once_go_one_by_one(data, monkeypatch):
         asked.append((net.rank, rank))
         return narrow(net, X, rank)
 
-    monkeypatch.setattr("isthmus.discovery.walk.narrow", spy)
+    monkeypatch.setattr("isthmus.discovery._walk.narrow", spy)
     walked(data, 1, bound=1)
     used = int((walked(data, 1, bound=1)[0].shares > UNUSED).sum())
     assert used > 1

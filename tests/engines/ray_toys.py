@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from isthmus.engines.base import Task
-from isthmus.experiments.base import Experiment, parameter
+from isthmus.experiments._experiment import Experiment, parameter
 
 
 @dataclass(frozen=True, kw_only=True)

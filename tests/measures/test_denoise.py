@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from isthmus import FullyConnected, IsthmusError
-from isthmus.measures.denoise import denoising, distance_to_data, projection_defect, tangent_defect
+from isthmus.measures._denoising import denoising, distance_to_data, projection_defect, tangent_defect
 from tools import assert_close, gaussian, orthogonal, random_net
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus import ConvolutionalNet, IsthmusError
 from isthmus.measures import FrequencySpectrum, filter_spectra, kept_frequencies, signal_spectra
-from isthmus.measures.kept_frequencies import LayerFrequencies, judged
+from isthmus.measures._frequencies import LayerFrequencies, judged
 from tools import assert_close, gaussian, generator, orthogonal
 
 

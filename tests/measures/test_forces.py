@@ -14,7 +14,7 @@ import tools
 from isthmus import FullyConnected, IsthmusError
 from isthmus.constructions import linear_network
 from isthmus.measures import KernelNorm, forces, representations, stationarity_of_representations
-from isthmus.measures.forces import kink_share, output_gradients, repulsion
+from isthmus.measures._forces import kink_share, output_gradients, repulsion
 from isthmus.objective import cost
 from isthmus.trace import activate, with_ones
 from tools import assert_close, gaussian

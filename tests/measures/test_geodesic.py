@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus import IsthmusError
-from isthmus.measures.geodesic import (
+from isthmus.measures._geodesic import (
     kernel_path,
     kernels,
     linear_geodesic,

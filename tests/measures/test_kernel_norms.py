@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from isthmus import DataError, IsthmusError
 from isthmus.measures import KernelNorm, fewer_columns
-from isthmus.measures.forces import solve
+from isthmus.measures._forces import solve
 from tools import assert_close, gaussian
 
 #: (n, N): more samples than neurons, fewer, one of each.

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from isthmus import IsthmusError
-from isthmus.measures import large_spectra
-from isthmus.measures.large_spectra import LargeSpectrum, Operator, large_spectrum
+from isthmus.measures import _spectra as large_spectra
+from isthmus.measures._spectra import LargeSpectrum, Operator, large_spectrum
 from tools import assert_close, gaussian, orthogonal
 
 DECAYS = {

@@ -77,7 +77,7 @@ def test_trace_does_not_depend_on_blocks(monkeypatch, dims):
     expected = parameter_jacobian(net, X).square().sum((1, 2))
     # One sample at a time, blocks that leave a rest, and one block.
     for block in (1, 4 * 8 * dims[-1] * max(dims[1:]), 2**30):
-        monkeypatch.setattr("isthmus.measures.ntk.CACHE_BYTES", block)
+        monkeypatch.setattr("isthmus.measures._ntk.CACHE_BYTES", block)
         assert_close(ntk_trace(net, X), expected)
 
 

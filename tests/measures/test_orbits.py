@@ -10,7 +10,7 @@ import torch
 
 from isthmus import IsthmusError
 from isthmus.measures import distance_matrix, orbit_distance, rotations_about
-from isthmus.measures.orbits import distances
+from isthmus.measures._orbits import distances
 
 
 def turned(X, draws, generator):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from isthmus import IsthmusError
-from isthmus.measures import positivity
-from isthmus.measures.positivity import is_completely_positive
+from isthmus.measures import _positivity as positivity
+from isthmus.measures._positivity import is_completely_positive
 from tools import assert_close, gaussian, generator
 
 

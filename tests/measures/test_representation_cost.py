@@ -19,7 +19,7 @@ from isthmus.measures import (
     linear_expansion,
     parameter_norms,
 )
-from isthmus.measures.representation_cost import estimate_costs
+from isthmus.measures._representation_cost import estimate_costs
 from tools import assert_close, gaussian, linear_net, orthogonal
 
 

@@ -13,7 +13,7 @@ from scipy.spatial import KDTree, Voronoi
 from torch import nn
 
 from isthmus import IsthmusError
-from isthmus.measures.topology import _reduced, tripoints
+from isthmus.measures._topology import _reduced, tripoints
 from tools import assert_close, random_net
 
 BOX = ((-1.0, 1.0), (-1.0, 1.0))

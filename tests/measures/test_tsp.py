@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
 from isthmus import IsthmusError
-from isthmus.measures import tsp
-from isthmus.measures.tsp import diameter, path_lower_bound, path_upper_bound, shortest_path
+from isthmus.measures import _tsp as tsp
+from isthmus.measures._tsp import diameter, path_lower_bound, path_upper_bound, shortest_path
 from tools import assert_close, gaussian, orthogonal
 
 

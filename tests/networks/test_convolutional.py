@@ -10,8 +10,8 @@ import torch
 from conv_nets import OPTIONS, conv
 
 from isthmus import ConvolutionalNet, IsthmusError
-from isthmus._circular import convolve, convolve_in_frequency
 from isthmus.measures import filter_spectra
+from isthmus.networks._convolutional import convolve, convolve_in_frequency
 from isthmus.trace import Layered, activate
 from tools import assert_close, gaussian, generator
 
@@ -46,7 +46,7 @@ def test_four_routes(options):
 @pytest.mark.parametrize("size", [(6,), (6, 7)])
 def test_in_frequency_and_tap_by_tap(taps, size, monkeypatch):
     X, W = gaussian(3, 2, *size), gaussian(3, 2, *[taps] * len(size), seed=1)
-    monkeypatch.setattr("isthmus._circular.TAPS", 10**9)
+    monkeypatch.setattr("isthmus.networks._convolutional.TAPS", 10**9)
     assert_close(convolve(X, W), convolve_in_frequency(X, W))
 
 

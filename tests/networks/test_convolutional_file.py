@@ -10,7 +10,7 @@ from conv_nets import OPTIONS, conv
 
 import isthmus
 from isthmus import FileFormatError, IsthmusError
-from isthmus.networks.convolutional_file import from_parts, to_parts
+from isthmus.networks._convolutional import from_parts, to_parts
 from tools import gaussian
 
 

@@ -9,8 +9,8 @@ import torch
 
 import isthmus
 from isthmus import IsthmusError
-from isthmus.networks import leaky_file
-from isthmus.networks.leaky_file import from_parts, to_parts
+from isthmus.networks import _leaky_resnet as leaky_file
+from isthmus.networks._leaky_resnet import from_parts, to_parts
 from leaky_nets import OPTIONS, leaky
 from tools import gaussian
 

@@ -13,7 +13,7 @@ from torch.func import functional_call
 import isthmus
 from isthmus import DataError, FullyConnected, IsthmusError, LeakyResNet, NumericalWarning
 from isthmus.networks import LeakyStep
-from isthmus.networks.leaky_steps import limits
+from isthmus.networks._leaky_resnet import limits
 from leaky_nets import OPTIONS, leaky
 from tools import assert_close, gaussian, generator
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus import IsthmusError
-from isthmus.networks.leaky_steps import CEILING, FLOOR, LEAK, adapted, bounded, equidistant, irregular, limits
+from isthmus.networks._leaky_resnet import CEILING, FLOOR, LEAK, adapted, bounded, equidistant, irregular, limits
 from tools import assert_close, gaussian
 
 #: Every float there is that a norm may come out as, the smallest and largest among them.

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.reformulations import certify_layer
-from isthmus.reformulations.layer_block import Block
-from isthmus.reformulations.oracle import _refined, largest_ratio, search, sign_patterns
+from isthmus.reformulations._oracle import _refined, largest_ratio, search, sign_patterns
+from isthmus.reformulations._over_covariances import Block
 from isthmus.trace import activate
 from tools import assert_close, gaussian, random_net
 

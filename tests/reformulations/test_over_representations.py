@@ -12,7 +12,7 @@ from isthmus.constructions import bipartite_data, bipartite_optimum
 from isthmus.measures import parameter_norms, representation_loss, representations
 from isthmus.objective import cost
 from isthmus.reformulations import optimise_representations
-from isthmus.reformulations.over_representations import _Problem, _ridge_weights
+from isthmus.reformulations._over_representations import _Problem, _ridge_weights
 from isthmus.trace import activate
 from tools import assert_close, gaussian, generator, random_net
 

@@ -15,10 +15,9 @@ import torch
 
 from isthmus.diagnosis import Diagnosis, Isthmus, LayerDiagnosis, Spectrum, WeightDiagnosis
 from isthmus.diagnosis import Evidence as Counted
+from isthmus.diagnosis._ranks import Evidence
 from isthmus.discovery import Discovery, RankProfile
-from isthmus.discovery.evidence import Evidence
-from isthmus.discovery.maps import ConstantMap, Encoder
-from isthmus.discovery.meaning import Sensitivity
+from isthmus.discovery._maps import ConstantMap, Encoder, Sensitivity
 from isthmus.measures import Reading
 from isthmus.networks import FullyConnected
 from isthmus.runs import Outcome, Run

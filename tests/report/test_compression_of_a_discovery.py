@@ -12,7 +12,7 @@ import torch
 import isthmus
 from isthmus.cli import discovery_folder, main
 from isthmus.cli.compress import network_of
-from isthmus.discovery.maps import Encoder
+from isthmus.discovery._maps import Encoder
 from reported import constant, discovery
 from tools import assert_close, gaussian, generator, random_net
 

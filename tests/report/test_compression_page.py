@@ -14,7 +14,7 @@ import isthmus
 from isthmus._errors import FileFormatError
 from isthmus._strict_json import dumps
 from isthmus.compression import Certificate, LayerChange
-from isthmus.compression.certificate import DOMAINS
+from isthmus.compression._certificate import DOMAINS
 from isthmus.report import compression_page
 from isthmus.report.layers import LAYERS
 from isthmus.report.page import Table

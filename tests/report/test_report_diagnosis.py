@@ -11,7 +11,7 @@ from torch import nn
 
 from isthmus import FileFormatError, IsthmusError
 from isthmus.diagnosis import Evidence, Spectrum, WeightDiagnosis, diagnose
-from isthmus.diagnosis.result import MOST_VALUES
+from isthmus.diagnosis._result import MOST_VALUES
 from isthmus.measures import Reading
 from isthmus.report import depth, page_of, write
 from isthmus.report.diagnosis_page import page_of_document

@@ -12,8 +12,8 @@ import threading
 import time
 
 from isthmus._live import LIVE
-from isthmus.discovery.fits import Fit
-from isthmus.discovery.stages import Stages
+from isthmus.discovery._fits import Fit
+from isthmus.discovery._walk import Stages
 from isthmus.networks import Hourglass
 from isthmus.serving import Watcher
 from isthmus.serving import server as serving

@@ -28,7 +28,7 @@ PATIENCE = 60_000
 PROGRAM = """
 import functools, os, sys, time
 from isthmus import discovery
-from isthmus.discovery.stages import Stages
+from isthmus.discovery._walk import Stages
 from isthmus.plotting import style
 style.render = lambda figure: b"\\x89PNG"
 discovery.discover = functools.partial(discovery.discover, steps=3)

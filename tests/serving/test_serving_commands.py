@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from isthmus import cli, discovery, problems
-from isthmus.experiments.bottleneck2023 import linear_expansion
+from isthmus.experiments.bottleneck2023 import _linear_expansion as linear_expansion
 from isthmus.plotting import style
 from isthmus.serving import Watcher
 
@@ -32,7 +32,7 @@ def test_a_discovery_from_its_interruption_to_its_end(monkeypatch, capsys):
     columns = pd.Index([*"abcd", "y0", "y1", "y2"])
     pd.DataFrame(np.hstack([task.X, task.Y]), columns=columns).to_csv("data.csv", index=False)
     monkeypatch.setattr(discovery, "discover", functools.partial(discovery.discover, steps=2))
-    inner = importlib.import_module("isthmus.discovery.discover")
+    inner = importlib.import_module("isthmus.discovery._discover")
     original = inner.finish_fit
 
     def interrupted(*_, **__):

@@ -12,7 +12,7 @@ CONFIGURATIONS = 14 * SEEDS
 
 def drive(folder: Path) -> None:
     from isthmus import sweep
-    from isthmus.experiments.bottleneck2023.figure_1 import NormAndDepth
+    from isthmus.experiments.bottleneck2023._norm_and_depth import NormAndDepth
 
     base = NormAndDepth.single(quick=True).replace(adam_steps=400, steps=300)
     found = sweep(base, GRID, seeds=SEEDS, out=folder, workers=2, together=1)

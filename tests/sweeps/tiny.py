@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from isthmus._progress import ProgressFactory
-from isthmus.experiments.base import Experiment, parameter
+from isthmus.experiments._experiment import Experiment, parameter
 from isthmus.runs import Outcome
 
 #: Folder for one empty file for each computation; by the environment, because other processes must know it.

@@ -7,11 +7,12 @@ from functools import partialmethod
 import pytest
 import torch
 
-from isthmus.training import Phase, direct
-from isthmus.training.blocks import ONE_THREAD, ROWS_PER_BLOCK, Rows, Shares, block_count, runs, stacked, views
-from isthmus.training.flat import FlatObjective
-from isthmus.training.lbfgs import LBFGS
-from isthmus.training.optimisers import FirstOrder
+from isthmus.training import Phase
+from isthmus.training import _direct as direct
+from isthmus.training._blocks import ONE_THREAD, ROWS_PER_BLOCK, Rows, Shares, block_count, runs, stacked, views
+from isthmus.training._flat import FlatObjective
+from isthmus.training._lbfgs import LBFGS
+from isthmus.training._optimisers import FirstOrder
 from small import quiet
 from test_direct import agree, both_ways, chain, data, hourglass, leaky
 from tools import assert_close, gaussian, random_net

@@ -9,7 +9,7 @@ import torch
 
 from isthmus import IsthmusError, NumericalWarning
 from isthmus.training import Phase
-from isthmus.training.checkpoint import Checkpoints, Snapshot, fingerprint
+from isthmus.training._checkpoint import Checkpoints, Snapshot, fingerprint
 from small import network, quiet, same_bits, task, weights
 from tools import gaussian
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from isthmus import LeakyResNet
 from isthmus.networks import Hourglass
-from isthmus.training.direct import DirectChain, DirectLeaky, direct_for
-from isthmus.training.flat import FlatObjective
+from isthmus.training._direct import DirectChain, DirectLeaky, direct_for
+from isthmus.training._flat import FlatObjective
 from tools import assert_close, gaussian, generator, random_net
 
 DIMS = [(5, 7, 3), (3, 1), (4, 9, 5, 3, 3, 1), (2, 3, 80, 3, 2), (5, 6, 6, 6, 3, 3, 3)]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from isthmus import IsthmusError
-from isthmus.training.flat import FlatObjective
+from isthmus.training._flat import FlatObjective
 from small import network, task, weights
 from tools import assert_close, gaussian
 

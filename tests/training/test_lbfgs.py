@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from isthmus import FullyConnected
-from isthmus.training import Phase, lbfgs
-from isthmus.training.flat import FlatObjective, Value
-from isthmus.training.lbfgs import LBFGS
-from isthmus.training.metric import metric_for
+from isthmus.training import Phase
+from isthmus.training import _lbfgs as lbfgs
+from isthmus.training._flat import FlatObjective, Value
+from isthmus.training._lbfgs import LBFGS
+from isthmus.training._metric import metric_for
 from small import network, task
 from test_optimisers import Quadratic
 from tools import assert_close, gaussian, generator, orthogonal

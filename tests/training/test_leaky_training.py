@@ -10,9 +10,9 @@ import torch
 from isthmus import LeakyResNet, mechanics, ridge_from
 from isthmus.measures import momenta, on_kinks, resolved_momenta
 from isthmus.training import Phase, default_plan
-from isthmus.training.adaptive import NEWTON_EVERY, adapt, due
-from isthmus.training.flat import FlatObjective
-from isthmus.training.metric import LeakyMetric, metric_for
+from isthmus.training._adaptive import NEWTON_EVERY, adapt, due
+from isthmus.training._flat import FlatObjective
+from isthmus.training._metric import LeakyMetric, metric_for
 from small import quiet, same_bits, task, weights
 from tools import assert_close, gaussian, generator
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from isthmus import ConvergenceWarning, FullyConnected
 from isthmus.training import Criteria, Phase, train
-from isthmus.training.result import STATES, recent
+from isthmus.training._result import STATES, recent
 from small import PLANS, network, quiet, same_bits, task, weights
 from test_flat import by_hand
 from tools import assert_close, gaussian, linear_net

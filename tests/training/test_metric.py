@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from isthmus import FullyConnected
-from isthmus.training import metric as metric_module
-from isthmus.training.flat import FlatObjective
-from isthmus.training.metric import ChainMetric, KroneckerMetric, metric_for
+from isthmus.training import _metric as metric_module
+from isthmus.training._flat import FlatObjective
+from isthmus.training._metric import ChainMetric, KroneckerMetric, metric_for
 from small import network, task
 from tools import assert_close, gaussian, generator
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from isthmus import FullyConnected
 from isthmus.training import Phase
-from isthmus.training.flat import FlatObjective
-from isthmus.training.metric import metric_for
-from isthmus.training.narrow import Narrow, can_narrow, middle_rank, pinch
+from isthmus.training._flat import FlatObjective
+from isthmus.training._metric import metric_for
+from isthmus.training._narrow import Narrow, can_narrow, middle_rank, pinch
 from small import network, quiet, same_bits, task, weights
 from tools import assert_close, gaussian, generator, linear_net, orthogonal, three_part_net
 

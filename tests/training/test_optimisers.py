@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from isthmus.training import Phase
-from isthmus.training.flat import FlatObjective
-from isthmus.training.optimisers import FirstOrder, ScaleDown
+from isthmus.training._flat import FlatObjective
+from isthmus.training._optimisers import FirstOrder, ScaleDown
 from small import network, task
 from test_flat import by_hand
 from tools import assert_close, gaussian, generator
@@ -78,7 +78,7 @@ class Quadratic:
         self.net = None
 
     def __call__(self, ridge, batch=None, into=None):
-        from isthmus.training.flat import Value
+        from isthmus.training._flat import Value
 
         self.evaluations += 1
         own = self.H @ self.theta - self.c

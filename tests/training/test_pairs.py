@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isthmus.training.pairs import Pairs, Window
+from isthmus.training._lbfgs import Pairs, Window
 from tools import assert_close, gaussian
 
 

@@ -9,7 +9,8 @@ from functools import partial
 from torch import nn
 
 from isthmus._progress import progress
-from isthmus.training import Phase, loop
+from isthmus.training import Phase
+from isthmus.training import _loop as loop
 from small import network, quiet, task
 
 PHASES = [Phase("adam", 30, 1e-3), Phase("lbfgs", 40)]

@@ -13,11 +13,12 @@ import torch
 from isthmus import ConvergenceWarning, FullyConnected
 from isthmus._errors import IsthmusError
 from isthmus._progress import silent
-from isthmus.experiments.bottleneck2023.figure_1 import NormAndDepth
+from isthmus.experiments.bottleneck2023._norm_and_depth import NormAndDepth
 from isthmus.measures import bottleneck_rank
-from isthmus.training import Phase, together_stack, train_together
-from isthmus.training.together import _fitting
-from isthmus.training.together_stack import StackedMeanSquare
+from isthmus.training import Phase, train_together
+from isthmus.training import _together_stack as together_stack
+from isthmus.training._together import _fitting
+from isthmus.training._together_stack import StackedMeanSquare
 from small import quiet, same_bits, task, weights
 from tools import assert_close, gaussian, generator, random_net
 

@@ -118,7 +118,7 @@ def network_of(saved: Any) -> tuple[nn.Module, list[str]]:
 def whole_of(found: Discovery) -> tuple[nn.Module, list[str]]:
     """h∘g of a discovery as one CompactNetwork with a linear waist, which scales its inputs as the encoder does."""
     from isthmus._checks import fail
-    from isthmus.discovery.maps import Encoder
+    from isthmus.discovery._maps import Encoder
     from isthmus.networks import CompactNetwork, FullyConnected
 
     g, h = found.encoder, found.decoder

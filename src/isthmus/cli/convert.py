@@ -20,7 +20,7 @@ def convert(
     as_json: AsJson = False,
 ) -> None:
     """Convert a PyTorch state_dict into a safetensors file that isthmus.load reads."""
-    from isthmus.networks.convert import convert_state_dict
+    from isthmus.networks._reading import convert_state_dict
 
     check_paths({"SOURCE": source}, {"TARGET": target})
     done = convert_state_dict(source, target, slope=slope, raw=raw)

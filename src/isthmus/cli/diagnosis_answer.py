@@ -81,7 +81,7 @@ def _numbers(layer: LayerDiagnosis) -> list[str]:
 
 
 def _counts(layer: LayerDiagnosis) -> list[str]:
-    from isthmus.diagnosis.passage import NOTHING
+    from isthmus.diagnosis._jacobians import NOTHING
 
     weights = layer.weights[0].spectrum if layer.weights else None
     passes = "—" if math.isnan(layer.bypass) else "yes" if layer.bypass <= NOTHING else "no"

@@ -25,7 +25,7 @@ def saved_object(who: str, path: Path) -> Any:
     from isthmus import files
     from isthmus._atomic import open_checked
     from isthmus._tensorfile import MAX_FILE_BYTES
-    from isthmus.diagnosis.checkpoints import refuse_pickle
+    from isthmus.diagnosis._monitor import refuse_pickle
 
     path = file_of(path)
     with open_checked(who, path, MAX_FILE_BYTES) as (handle, _):
@@ -57,7 +57,7 @@ def layers_of(saved: Any) -> nn.Module:
 
 def own_network(who: str, module: str, weights: Path) -> nn.Module:
     """The user's network with its weights."""
-    from isthmus.diagnosis.checkpoints import load_strictly, read_state
+    from isthmus.diagnosis._monitor import load_strictly, read_state
 
     net = _made(who, module)
     load_strictly(who, net, read_state(who, weights), str(weights))

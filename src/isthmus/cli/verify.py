@@ -52,7 +52,7 @@ def verify(
     """
     from isthmus._progress import progress
     from isthmus.claims import verify, verify_samples
-    from isthmus.claims.verify import chosen, described
+    from isthmus.claims._verify import chosen, described
 
     if list_:
         claims = chosen(_WHO, claim)

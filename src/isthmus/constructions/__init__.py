@@ -1,10 +1,16 @@
 """Networks written down by hand, with what is known about them."""
 
-from isthmus.constructions.compose import compose, pad, parallel
-from isthmus.constructions.constant_identity_path import IdentityPath, constant_identity_path
-from isthmus.constructions.construction import Construction, Domain, Known
-from isthmus.constructions.divergent import divergent
-from isthmus.constructions.graphs import (
+from isthmus.constructions._construction import (
+    Construction,
+    Domain,
+    Known,
+    compose,
+    pad,
+    parallel,
+    relu_to_leaky,
+    three_part,
+)
+from isthmus.constructions._graphs import (
     bipartite_data,
     bipartite_narrow,
     bipartite_optimum,
@@ -14,16 +20,21 @@ from isthmus.constructions.graphs import (
     one_hot_data,
     one_hot_optimum,
 )
-from isthmus.constructions.hamiltonian_flow import FlowNetwork, HamiltonianFlow, flow_network, hamiltonian_flow
-from isthmus.constructions.interpolant import interpolant_1d
-from isthmus.constructions.leaky import relu_to_leaky
-from isthmus.constructions.leaky_symmetries import refine_steps, rescale_range, shift_leak
-from isthmus.constructions.linear import linear_network, positive_linear_network
-from isthmus.constructions.minimal_network import minimal_network
-from isthmus.constructions.rank_one import rank_one
-from isthmus.constructions.saddle import Saddle, saddle
-from isthmus.constructions.steady_path import steady_path
-from isthmus.constructions.three_part import three_part
+from isthmus.constructions._linear import divergent, linear_network, minimal_network, positive_linear_network
+from isthmus.constructions._paths import (
+    FlowNetwork,
+    HamiltonianFlow,
+    IdentityPath,
+    constant_identity_path,
+    flow_network,
+    hamiltonian_flow,
+    refine_steps,
+    rescale_range,
+    shift_leak,
+    steady_path,
+)
+from isthmus.constructions._rank_one import interpolant_1d, rank_one
+from isthmus.constructions._saddle import Saddle, saddle
 
 __all__ = [
     "Construction",

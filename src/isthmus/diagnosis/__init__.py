@@ -1,15 +1,11 @@
 """What a trained network really uses: spectra, ranks and Jacobians at every layer of any PyTorch module."""
 
-from isthmus.diagnosis.agreement import Evidence
-from isthmus.diagnosis.checkpoints import diagnose_checkpoints
-from isthmus.diagnosis.diagnose import diagnose
-from isthmus.diagnosis.history import History
-from isthmus.diagnosis.monitor import Monitor
-from isthmus.diagnosis.ranks import Isthmus
-from isthmus.diagnosis.result import Diagnosis, LayerDiagnosis, Spectrum, WeightDiagnosis
-from isthmus.diagnosis.snapshot import LayerSnapshot, Snapshot, SpectrumSnapshot
-from isthmus.diagnosis.symmetry import symmetry
-from isthmus.diagnosis.symmetry_result import LayerOrbits, Symmetry
+from isthmus.diagnosis._diagnose import diagnose
+from isthmus.diagnosis._history import History, LayerSnapshot, Snapshot, SpectrumSnapshot
+from isthmus.diagnosis._monitor import Monitor, diagnose_checkpoints
+from isthmus.diagnosis._ranks import Evidence, Isthmus
+from isthmus.diagnosis._result import Diagnosis, LayerDiagnosis, Spectrum, WeightDiagnosis
+from isthmus.diagnosis._symmetry import LayerOrbits, Symmetry, symmetry
 
 __all__ = [
     "Diagnosis",

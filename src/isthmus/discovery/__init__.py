@@ -1,9 +1,9 @@
 """Discovery: how many variables y = f(x) depends on, which they are, and the maps in and out."""
 
-from isthmus.discovery.discover import discover
-from isthmus.discovery.dynamics import Dynamics, dynamics_of
-from isthmus.discovery.meaning import Sensitivity
-from isthmus.discovery.profile import RankProfile
-from isthmus.discovery.result import Discovery
+from isthmus.discovery._discover import discover
+from isthmus.discovery._dynamics import Dynamics, dynamics_of
+from isthmus.discovery._maps import Sensitivity
+from isthmus.discovery._profile import RankProfile
+from isthmus.discovery._result import Discovery
 
 __all__ = ["Discovery", "Dynamics", "RankProfile", "Sensitivity", "discover", "dynamics_of"]

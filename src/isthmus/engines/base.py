@@ -18,7 +18,7 @@ import numpy as np
 
 from isthmus._checks import fail
 from isthmus._progress import silent
-from isthmus.experiments.base import Experiment, find_experiment
+from isthmus.experiments._experiment import Experiment, find_experiment
 from isthmus.runs import Run
 
 #: In place of an experiment's id: the configurations are those of :func:`isthmus.discover` on the task's data.

@@ -13,8 +13,8 @@ import numpy as np
 from isthmus._checks import fail
 from isthmus._errors import DataError
 from isthmus.discovery import discover
-from isthmus.discovery.result import Discovery
-from isthmus.experiments.base import plain_scalars
+from isthmus.discovery._result import Discovery
+from isthmus.experiments._experiment import plain_scalars
 from isthmus.runs import Outcome, Run, provenance
 
 #: Arguments of discover that may be swept, with the type of their values; "auto" and None where they are defaults.

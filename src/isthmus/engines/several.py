@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from isthmus.engines.base import Engine, Failure, Task
-from isthmus.experiments.base import Experiment
+from isthmus.experiments._experiment import Experiment
 from isthmus.runs import Run
 
 

@@ -1,7 +1,7 @@
 """scikit-learn estimators: discovery as ``fit``, coordinates as ``transform``."""
 
-from isthmus.estimators.autoencoder import AutoencoderDenoising, BottleneckAutoencoder
-from isthmus.estimators.classifier import BottleneckClassifier
-from isthmus.estimators.regressor import BottleneckRegressor
+from isthmus.estimators._autoencoder import AutoencoderDenoising, BottleneckAutoencoder
+from isthmus.estimators._classifier import BottleneckClassifier
+from isthmus.estimators._regressor import BottleneckRegressor
 
 __all__ = ["AutoencoderDenoising", "BottleneckAutoencoder", "BottleneckClassifier", "BottleneckRegressor"]

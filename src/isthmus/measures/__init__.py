@@ -1,15 +1,21 @@
 """Measures: plain functions of networks, traces and tensors; float64 unless said otherwise."""
 
 from isthmus.linalg import log_pseudo_determinant, numerical_rank, schatten, singular_values
-from isthmus.measures.bottleneck import BottleneckRank, Evidence, bottleneck_rank
-from isthmus.measures.denoise import Denoising, denoising, distance_to_data, projection_defect, tangent_defect
-from isthmus.measures.dimension import TwoNN, flattening_loss, two_nn
-from isthmus.measures.energies import StepEnergies, flow, hamiltonian, lagrangian_weights, momenta, step_energies
-from isthmus.measures.filter_spectra import filter_spectra, signal_spectra
-from isthmus.measures.forces import Forces, forces, stationarity_of_representations
-from isthmus.measures.frequency_spectrum import FrequencyReading, FrequencySpectrum, KeptFrequency
-from isthmus.measures.gaps import GapRule, Reading, read_spectrum
-from isthmus.measures.geodesic import (
+from isthmus.measures._bottleneck_rank import BottleneckRank, Evidence, bottleneck_rank
+from isthmus.measures._denoising import Denoising, denoising, distance_to_data, projection_defect, tangent_defect
+from isthmus.measures._dimension import TwoNN, flattening_loss, two_nn
+from isthmus.measures._forces import Forces, forces, stationarity_of_representations
+from isthmus.measures._frequencies import (
+    FrequencyReading,
+    FrequencySpectrum,
+    KeptFrequencies,
+    KeptFrequency,
+    filter_spectra,
+    kept_frequencies,
+    signal_spectra,
+)
+from isthmus.measures._gaps import GapRule, Reading, read_spectrum
+from isthmus.measures._geodesic import (
     KernelPath,
     kernel_path,
     kernels,
@@ -18,23 +24,30 @@ from isthmus.measures.geodesic import (
     linear_representation,
     planarity,
 )
-from isthmus.measures.identity_cost import IdentityCosts, cost_of_identity, identity_cost_bounds, identity_costs
-from isthmus.measures.jacobian import (
-    JacobianRank,
-    agop,
-    jacobian,
-    jacobian_of_trace,
-    jacobian_rank,
-    jacobian_spectra,
+from isthmus.measures._identity_cost import (
+    IdentityCosts,
+    KernelNorm,
+    cost_of_identity,
+    fewer_columns,
+    identity_cost_bounds,
+    identity_costs,
 )
-from isthmus.measures.kept_frequencies import KeptFrequencies, kept_frequencies
-from isthmus.measures.kernel_norms import KernelNorm, fewer_columns
-from isthmus.measures.kinks import on_kinks, resolved_momenta
-from isthmus.measures.large_spectra import LargeSpectrum, Operator, large_spectrum
-from isthmus.measures.mechanics import mechanics
-from isthmus.measures.mechanics_result import Mechanics, MechanicsArrays
-from isthmus.measures.norms import Balance, Norms, balance, parameter_norms
-from isthmus.measures.ntk import (
+from isthmus.measures._jacobian import JacobianRank, agop, jacobian, jacobian_of_trace, jacobian_rank, jacobian_spectra
+from isthmus.measures._mechanics import (
+    Mechanics,
+    MechanicsArrays,
+    StepEnergies,
+    flow,
+    hamiltonian,
+    lagrangian_weights,
+    mechanics,
+    momenta,
+    on_kinks,
+    resolved_momenta,
+    step_energies,
+)
+from isthmus.measures._norms import Balance, Norms, balance, parameter_norms
+from isthmus.measures._ntk import (
     Eigenvalue,
     TraceEstimate,
     hessian_top_eigenvalue,
@@ -44,10 +57,10 @@ from isthmus.measures.ntk import (
     ntk_trace,
     top_eigenvalue,
 )
-from isthmus.measures.orbits import OrbitDistance, distance_matrix, orbit_distance, rotations_about
-from isthmus.measures.positivity import Positivity, is_completely_positive
-from isthmus.measures.rays import class_separation, ray_concentration, ray_groups
-from isthmus.measures.representation_cost import (
+from isthmus.measures._orbits import OrbitDistance, distance_matrix, orbit_distance, rotations_about
+from isthmus.measures._positivity import Positivity, is_completely_positive
+from isthmus.measures._rays import class_separation, ray_concentration, ray_groups
+from isthmus.measures._representation_cost import (
     CostEstimate,
     Estimate,
     Expansion,
@@ -57,7 +70,7 @@ from isthmus.measures.representation_cost import (
     linear_cost,
     linear_expansion,
 )
-from isthmus.measures.representation_maps import (
+from isthmus.measures._representation_maps import (
     covariance_loss,
     covariances,
     inadmissibility,
@@ -67,15 +80,18 @@ from isthmus.measures.representation_maps import (
     representations,
     useless_part,
 )
-from isthmus.measures.sigma_rank import SigmaRank, cp_rank_bound, sigma_rank_bounds
-from isthmus.measures.spectra import (
+from isthmus.measures._sigma_rank import SigmaRank, cp_rank_bound, sigma_rank_bounds
+from isthmus.measures._spectra import (
+    LargeSpectrum,
+    Operator,
+    large_spectrum,
     participation_ratio,
     representation_spectra,
     stable_rank,
     weight_spectra,
 )
-from isthmus.measures.topology import Topology, tripoints
-from isthmus.measures.tsp import PathLength, diameter, path_lower_bound, path_upper_bound, shortest_path
+from isthmus.measures._topology import Topology, tripoints
+from isthmus.measures._tsp import PathLength, diameter, path_lower_bound, path_upper_bound, shortest_path
 
 __all__ = [
     "Balance",

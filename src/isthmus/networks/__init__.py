@@ -1,14 +1,10 @@
 """Networks: ordinary ``torch.nn.Module``s with one extra method, ``trace(X)``."""
 
-from isthmus.networks.compact import CompactNetwork
-from isthmus.networks.convolutional import ConvolutionalNet
-from isthmus.networks.convolutional_trace import ConvolutionalTrace
-from isthmus.networks.from_modules import from_torch
-from isthmus.networks.fully_connected import FullyConnected
-from isthmus.networks.hourglass import Hourglass
-from isthmus.networks.kernel import KernelRidge
-from isthmus.networks.layers import PartlyLinear
-from isthmus.networks.leaky_resnet import LeakyResNet, LeakyStep
+from isthmus.networks._convolutional import ConvolutionalNet, ConvolutionalTrace
+from isthmus.networks._fully_connected import CompactNetwork, FullyConnected, Hourglass, PartlyLinear
+from isthmus.networks._kernel_ridge import KernelRidge
+from isthmus.networks._leaky_resnet import LeakyResNet, LeakyStep
+from isthmus.networks._reading import from_torch
 
 __all__ = [
     "CompactNetwork",

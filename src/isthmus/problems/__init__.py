@@ -6,24 +6,25 @@ returns a :class:`Problem`, and an entry of :data:`CATALOGUE`: the tests then ch
 
 from __future__ import annotations
 
-from isthmus.problems.base import Problem
-from isthmus.problems.catalogue import CATALOGUE
-from isthmus.problems.classes import Classes, inverted_s_classes, sectors
-from isthmus.problems.dynamics import ball_trajectories, gradient_descent_losses
-from isthmus.problems.elementary import linear, norms, product, pure_noise
-from isthmus.problems.frequencies import planted_frequencies
-from isthmus.problems.nuisances import with_nuisances
-from isthmus.problems.rank_gap import angle, min_cross
-from isthmus.problems.summary import (
+from isthmus.problems._catalogue import CATALOGUE
+from isthmus.problems._classes import Classes, inverted_s_classes, sectors
+from isthmus.problems._dynamics import (
+    ball_trajectories,
     descend,
     factorisation_cost,
+    gradient_descent_losses,
     summary_cost,
     summary_statistics,
     summary_step,
     summary_velocity,
 )
-from isthmus.problems.surfaces import Surface, noisy_curve, noisy_surface
-from isthmus.problems.teachers import partially_seen_surface, teacher, teacher_chain
+from isthmus.problems._elementary import linear, norms, product, pure_noise
+from isthmus.problems._frequencies import planted_frequencies
+from isthmus.problems._nuisances import with_nuisances
+from isthmus.problems._problem import Problem
+from isthmus.problems._rank_gap import angle, min_cross
+from isthmus.problems._surfaces import Surface, noisy_curve, noisy_surface
+from isthmus.problems._teachers import partially_seen_surface, teacher, teacher_chain
 
 __all__ = [
     "CATALOGUE",

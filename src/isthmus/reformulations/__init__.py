@@ -1,8 +1,7 @@
 """The regularised loss minimised over representations, or over covariances, instead of weights."""
 
-from isthmus.reformulations.certificate import LayerCertificate, certify_layer
-from isthmus.reformulations.over_covariances import KOptimum, optimise_covariances
-from isthmus.reformulations.over_representations import ZOptimum, optimise_representations
+from isthmus.reformulations._over_covariances import KOptimum, LayerCertificate, certify_layer, optimise_covariances
+from isthmus.reformulations._over_representations import ZOptimum, optimise_representations
 
 __all__ = [
     "KOptimum",

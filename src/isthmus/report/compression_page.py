@@ -7,7 +7,7 @@ from typing import Any
 
 from isthmus._html import number, plain
 from isthmus.compression import Certificate, Compressed
-from isthmus.compression.certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
+from isthmus.compression._certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
 from isthmus.report.compression_figures import figures
 from isthmus.report.page import Answer, Block, Fact, Notes, Page, Section, Table
 

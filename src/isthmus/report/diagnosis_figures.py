@@ -9,7 +9,7 @@ from typing import Any
 
 from isthmus._html import number
 from isthmus.diagnosis import Evidence, LayerDiagnosis, Spectrum
-from isthmus.diagnosis.passage import NOTHING
+from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.report.charts import axis, label, layout, rule
 from isthmus.report.layers import LAYERS, Layers
 from isthmus.report.page import Choice, Figure, short

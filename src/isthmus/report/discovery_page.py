@@ -11,7 +11,7 @@ import numpy as np
 from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus.discovery import Discovery, RankProfile
-from isthmus.discovery.result import VERDICTS
+from isthmus.discovery._result import VERDICTS
 from isthmus.report import cloud, meaning
 from isthmus.report.origin import origin_section
 from isthmus.report.page import Answer, Badge, Fact, Figure, Notes, Page, Section, Table, thinned

@@ -12,7 +12,7 @@ from isthmus._checks import fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import number, plain
 from isthmus.diagnosis import History, LayerSnapshot, Snapshot
-from isthmus.diagnosis.snapshot import MEASURED
+from isthmus.diagnosis._history import MEASURED
 from isthmus.report.charts import COLOURBAR, SHADES, axis, label, layout, lines, powers, rule
 from isthmus.report.layers import LAYERS, WHOLE
 from isthmus.report.origin import origin_section

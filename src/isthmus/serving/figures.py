@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from isthmus.discovery.profile import unit_of, whole_of
+from isthmus.discovery._profile import unit_of, whole_of
 from isthmus.report.charts import axis, label, layout, lines, powers
 from isthmus.report.page import short
 from isthmus.serving.stages import IN_USE, Stage

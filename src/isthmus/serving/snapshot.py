@@ -8,9 +8,9 @@ from typing import Any
 
 from isthmus._html import TONES, number
 from isthmus._progress import duration
-from isthmus.discovery.discover import STRENGTH
-from isthmus.discovery.profile import unit_of
-from isthmus.discovery.walk import Effort
+from isthmus.discovery._discover import STRENGTH
+from isthmus.discovery._profile import unit_of
+from isthmus.discovery._walk import Effort
 from isthmus.serving.figures import Walks, figures_of
 from isthmus.serving.record import Record
 from isthmus.serving.watcher import RunView

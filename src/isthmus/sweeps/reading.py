@@ -15,7 +15,7 @@ from isthmus.sweeps.places import DAMAGED, FINISHED, RUNS
 if TYPE_CHECKING:
     import numpy as np
 
-    from isthmus.experiments.base import Experiment
+    from isthmus.experiments._experiment import Experiment
     from isthmus.sweeps.result import SweepResult
 
 #: Failures that are told one by one.
@@ -119,7 +119,7 @@ def problems(folder: Path, index: Index, rows: Sequence[dict[str, Any]]) -> list
 
 
 def _spectra(folder: Path, experiment: str | type[Experiment], keys: Sequence[str]) -> Any:
-    from isthmus.experiments.base import Experiment, find_experiments
+    from isthmus.experiments._experiment import Experiment, find_experiments
     from isthmus.runs import Run
     from isthmus.sweeps.result import Spectra
 

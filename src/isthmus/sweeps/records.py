@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from isthmus._atomic import shown, write_atomic
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError, IsthmusError
-from isthmus.experiments.base import find_experiments, plain_scalars
+from isthmus.experiments._experiment import find_experiments, plain_scalars
 from isthmus.files import read_json
 from isthmus.runs import ARRAYS, CONFIG, FIGURES, PROVENANCE, SCHEMA, VERDICTS, Run, configuration_key
 from isthmus.sweeps.index import Index

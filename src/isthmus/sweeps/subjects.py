@@ -14,7 +14,7 @@ from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import DataError
 from isthmus.engines.base import DISCOVER
 from isthmus.engines.discovering import ARGUMENTS, ROLES, defaults, digest
-from isthmus.experiments.base import Experiment, find_experiment
+from isthmus.experiments._experiment import Experiment, find_experiment
 from isthmus.sweeps.grid import check_count, read_values
 from isthmus.sweeps.plan import Grid, Plan
 

@@ -1,0 +1,351 @@
+"""What claims beyond one network share: what is lacking, a few rows of the data, an exponent with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.stats import t as t_distribution
+from torch import Tensor
+
+from isthmus._checks import fail
+from isthmus.claims._base import CLAIMS, Hypothesis, Subject, Verdict, not_applicable
+from isthmus.linalg import chunk_rows
+from isthmus.measures import jacobian, jacobian_of_trace
+from isthmus.networks import FullyConnected
+from isthmus.objective import cost
+from isthmus.trace import Trace, activate
+
+
+def lacking(identity: str, relation: str, reason: str) -> Verdict:
+    """The verdict where the subject does not bring what the claim is about: no hypothesis is known."""
+    unknown = [Hypothesis.of(name, None) for name in CLAIMS[identity].hypotheses]
+    return not_applicable(identity, relation, unknown, reason)
+
+
+def some_rows(X: Tensor, most: int) -> Tensor:
+    """At most ``most`` indices of rows, evenly spaced."""
+    return torch.linspace(0, len(X) - 1, min(len(X), most)).round().long().unique()
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """e of values ∝ sizes^e, with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def numbers(self) -> list[float]:
+        """Value, lower and upper end: what a verdict's details show."""
+        return [self.value, self.low, self.high]
+
+
+def fit_exponent(
+    sizes: Sequence[float], values: Sequence[float], *, finite_size: bool = False, confidence: float = 0.95
+) -> Exponent:
+    """Least squares of log value = e·log size + constant (+ a/size); the interval is Student's.
+
+    Parameters
+    ----------
+    sizes, values : sequences of n > 2 positive numbers
+        Repetitions of a size are allowed, and make the interval honest.
+    finite_size : bool, default False
+        Fit the term a/size too, by which a power law is approached. It needs 4 sizes and widens the interval.
+    """
+    x, y = np.asarray(sizes, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    least = 4 if finite_size else 3
+    if len(x) != len(y) or len(np.unique(x)) < least or not (np.all(x > 0) and np.all(y > 0)):
+        got = f"{len(x)} sizes and {len(y)} values"
+        must = f"at least {least} different sizes, and positive values, are needed"
+        fail("fit_exponent", must, got, "Pass more sizes.")
+    columns = np.stack([np.log(x), np.ones_like(x), x.min() / x][: least - 1], axis=1)
+    inverse = np.linalg.pinv(columns)
+    fit = inverse @ np.log(y)
+    freedom = len(x) - columns.shape[1]
+    misfit = float(((np.log(y) - columns @ fit) ** 2).sum())
+    error = math.sqrt(misfit / freedom * float(inverse[0] @ inverse[0]))
+    reach = error * float(t_distribution.ppf(0.5 + confidence / 2.0, freedom))
+    return Exponent(float(fit[0]), float(fit[0]) - reach, float(fit[0]) + reach)
+
+
+# ---- Jacobians at a few points off the kinks, with what rounding leaves of their singular values
+
+
+#: Points at which claims are evaluated, evenly spaced among the samples.
+POINTS = 16
+
+#: Bytes that the Jacobians at these points may take: fewer points in wide networks.
+POINT_BYTES = 2**28
+
+#: A pre-activation this near to 0, relative to the terms that it sums, is at a kink: f has no derivative there.
+KINK = 1e-10
+
+#: Singular values that rounding may have changed by more than this share are taken for 0.
+TRUSTED = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """A network at P points, none if every sample is at a kink.
+
+    Attributes
+    ----------
+    index : Tensor (P,)
+        Which samples they are.
+    trace : Trace
+        At these points, in float64.
+    J : Tensor (P, d_out, d_in)
+    s : Tensor (P, r)
+        Singular values, decreasing; those that are rounding are 0.
+    error : Tensor (P,)
+        Bound on the error of each value.
+    slope_hypothesis, kink_hypothesis : Hypothesis
+    """
+
+    index: Tensor
+    trace: Trace
+    J: Tensor
+    s: Tensor
+    error: Tensor
+    slope_hypothesis: Hypothesis
+    kink_hypothesis: Hypothesis
+
+    @property
+    def ranks(self) -> Tensor:
+        """Rank of the Jacobian at each point, up to rounding."""
+        return (self.s > 0).sum(1)
+
+    @property
+    def log_error(self) -> float:
+        """Bound on the error of 2 log(s_1 … s_k), at every point and for every k."""
+        relative = (self.error[:, None] / self.s.clamp_min(1e-300)).where(self.s > 0, torch.zeros_like(self.s))
+        return 2 * float(relative.sum(1).max()) if len(relative) else 0.0
+
+    def name(self, row: int) -> str:
+        """The sample of this row, in words."""
+        return f"sample {int(self.index[row])}"
+
+
+@torch.no_grad()
+def off_kinks(trace: Trace) -> Tensor:
+    """Samples near which the network is differentiable, because no neuron is at its kink, (N,) of bool."""
+    off = torch.ones(trace.samples, dtype=torch.bool)
+    for ell, (W, alpha, Z) in enumerate(zip(trace.Ws, trace.activations, trace.preactivations[:-1])):
+        if trace.slope == 1.0:
+            break
+        constant = (trace.bias * trace.bs[ell]).abs() if trace.bs else Z.new_zeros(())
+        terms = alpha.abs() @ W.abs().mT + constant
+        # Off the kinks of earlier layers, neurons that are 0 stay so nearby: what sums only these is dead, at no kink.
+        dead = (W == 0).all(1) & (constant == 0) if ell == 0 else terms == 0
+        off &= ~((Z.abs() <= KINK * terms) & ~dead).any(1)
+    return off
+
+
+@torch.no_grad()
+def points_of(subject: Subject, *, points: int = POINTS) -> Points:
+    """Choose the points and differentiate there; none where the Jacobian or the bound on its error overflows."""
+    net = subject.net
+    dims = (net.Ws[0].shape[1], *(W.shape[0] for W in net.Ws))
+    # Three live copies of the widest intermediate product.
+    most = chunk_rows(points, 24.0 * min(dims[0], dims[-1]) * max(dims), POINT_BYTES)
+    candidates = some_rows(subject.X, 4 * most)
+    whole = subject.trace(candidates)
+    off = off_kinks(whole).nonzero()[:, 0]
+    rows = off[some_rows(off, most)]
+    # |δJ| ≲ eps · n · L · Π‖W_ℓ‖_op, by the usual bound for a product.
+    eps = torch.finfo(torch.float64).eps
+    norms = torch.stack([torch.linalg.matrix_norm(W.double(), 2) for W in net.Ws])
+    error = eps * max(dims) * len(net.Ws) * norms.prod()
+    J = jacobian_of_trace(_some(whole, rows))
+    finite = J.isfinite().all(2).all(1) & error.isfinite()
+    rows, J = rows[finite], J[finite]
+    said = f"{len(off)} of {len(candidates)} samples are" if bool(finite.all()) else "Jacobians overflow"
+    kinks = Hypothesis.of("x off the kinks", None if len(finite) > len(rows) == 0 else len(rows) > 0, said)
+    slope = Hypothesis.of("|slope| ≤ 1", abs(net.slope) <= 1.0, f"slope {net.slope:g}")
+    s = torch.linalg.svdvals(J)
+    s = torch.where(s * TRUSTED > error, s, torch.zeros_like(s))
+    return Points(candidates[rows], _some(whole, rows), J, s, error.expand(len(s)), slope, kinks)
+
+
+def _some(trace: Trace, rows: Tensor) -> Trace:
+    """The trace of these samples, which may be none."""
+    preactivations, activations = ([A[rows] for A in layers] for layers in (trace.preactivations, trace.activations))
+    return replace(trace, preactivations=tuple(preactivations), activations=tuple(activations))
+
+
+# ---- Functions along segments: the kinks of a network, where it is steepest, and the jumps of what is not continuous
+
+
+#: Linear pieces shorter than this share of a segment are rounding.
+SHORTEST = 1e-12
+
+#: Memory for the values at all kinks of a segment.
+SEGMENT_BYTES = 2**24
+
+#: Pieces whose whole Jacobian is looked at, the steepest along the segment.
+PIECES = 8
+
+
+@torch.no_grad()
+def kinks_on_segment(net: FullyConnected, start: Tensor, end: Tensor) -> Tensor:
+    """Increasing t ∈ [0, 1], with both ends, between which t ↦ f(start + t(end − start)) is linear, (m,).
+
+    Layer by layer: between two kinks every pre-activation is linear in t, so its zero is known exactly.
+    """
+    t = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    values = torch.stack([start, end]).double()
+    for index, W in enumerate(net.Ws[:-1] if net.slope != 1.0 else ()):
+        Z = values @ W.double().mT
+        if net.bs:
+            Z = Z + net.bias * net.bs[index].double()
+        left, right = Z[:-1], Z[1:]
+        crossing = left * right < 0
+        piece = crossing.nonzero()[:, 0]
+        share = left[crossing] / (left[crossing] - right[crossing])
+        knots = torch.cat([t, t[piece] + share * t.diff()[piece]]).unique()
+        if 8.0 * len(knots) * max(net.dims) > SEGMENT_BYTES:
+            got = f"{len(knots)} at layer {index + 1}"
+            fail("kinks_on_segment", "the segment must have fewer kinks", got, "Choose points nearer to one another.")
+        at = (torch.searchsorted(t, knots, right=True) - 1).clamp(0, len(t) - 2)
+        weight = ((knots - t[at]) / t.diff()[at])[:, None]
+        values, t = activate(Z[at] + weight * (Z[at + 1] - Z[at]), net.slope), knots
+    return t
+
+
+@torch.no_grad()
+def steepest_on_segment(net: FullyConnected, start: Tensor, end: Tensor) -> tuple[float, float]:
+    """Largest ‖Jf(x)‖_op found at points x of the segment, and the length of the segment's image under f."""
+    t = kinks_on_segment(net, start, end)
+    rows = chunk_rows(len(t), 24.0 * sum(net.dims))
+    outputs = torch.cat([net.trace(start + part[:, None] * (end - start)).outputs for part in t.split(rows)])
+    steps = outputs.diff(dim=0).norm(dim=1)
+    speeds = torch.where(t.diff() > SHORTEST, steps / t.diff(), torch.zeros_like(steps))
+    fastest = speeds.topk(min(PIECES, len(speeds))).indices
+    middles = (t[fastest] + t[fastest + 1]) / 2.0
+    J = jacobian(net, start + middles[:, None] * (end - start))
+    return float(torch.linalg.matrix_norm(J, 2).max()), float(steps.sum())
+
+
+@torch.no_grad()
+def largest_jump(f: Callable[[Tensor], Tensor], A: Tensor, B: Tensor, *, halvings: int = 44) -> float:
+    """What is left of max‖f(b) − f(a)‖ when segments are halved, always keeping the half with the larger change.
+
+    0 up to rounding for a Lipschitz function; the height of a jump otherwise, if a segment crosses it.
+
+    Parameters
+    ----------
+    f : callable, (N, d_in) → (N, d_out)
+    A, B : Tensor (N, d_in)
+        Ends of N segments.
+    """
+    at_a, at_b = f(A), f(B)
+    for _ in range(halvings):
+        middle = (A + B) / 2.0
+        value = f(middle)
+        first = ((value - at_a).norm(dim=1) > (at_b - value).norm(dim=1))[:, None]
+        A, at_a = torch.where(first, A, middle), torch.where(first, at_a, value)
+        B, at_b = torch.where(first, middle, B), torch.where(first, value, at_b)
+    return float((at_b - at_a).norm(dim=1).max())
+
+
+# ---- Is a network at a minimum of cost + ridge·‖θ‖²?
+
+
+#: Share by which the gradient that is left may move what a claim is about. Trained ReLU networks have samples at kinks,
+#: which keep the gradient from falling so far.
+STATIONARY = 0.02
+
+
+def cost_gradients(subject: Subject) -> tuple[FullyConnected, list[Tensor]]:
+    """A copy of the network in float64, and the gradients of the cost by its parameters."""
+    assert subject.Y is not None
+    net = FullyConnected.from_weights(
+        [W.detach().double() for W in subject.net.Ws],
+        [b.detach().double() for b in subject.net.bs] or None,
+        slope=subject.net.slope,
+        bias=subject.net.bias,
+    )
+    value = cost(net(subject.X), subject.Y, subject.loss)
+    return net, list(torch.autograd.grad(value, list(net.parameters())))
+
+
+def gradient_residual(subject: Subject) -> float:
+    """‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖, in float64."""
+    assert subject.ridge is not None
+    net, gradients = cost_gradients(subject)
+    pull = [2 * subject.ridge * p.detach() for p in net.parameters()]
+    whole = torch.cat([(g + q).flatten() for g, q in zip(gradients, pull)])
+    return float(whole.norm() / torch.cat([q.flatten() for q in pull]).norm().clamp_min(1e-300))
+
+
+def at_a_minimum(subject: Subject, sway: float) -> tuple[list[Hypothesis], float]:
+    """The hypotheses of claims about minimisers, and the relative gradient (NaN when it cannot be had).
+
+    ``sway`` is by how much a relative gradient of 1 moves what the claim is about: a network is stationary if little of
+    that is left.
+    """
+    given = Hypothesis.of("ridge > 0 given", bool(subject.ridge), "ridge not given" if not subject.ridge else "")
+    if subject.Y is None or not subject.ridge:
+        why = "targets not given" if subject.Y is None else "ridge not given"
+        return [given, Hypothesis.of("stationary point", None, why)], float("nan")
+    residual = gradient_residual(subject)
+    found = f"gradient {residual:.2g} of the ridge's, which leaves {residual * sway:.2g}; {STATIONARY} allowed"
+    return [given, Hypothesis.of("stationary point", residual * sway <= STATIONARY, found)], residual
+
+
+def least_squares_minimum() -> Subject:
+    """A linear network of two layers at the global minimum, in closed form.
+
+    With X of orthogonal columns XᵀX = N, cost + ridge·‖θ‖² over A = W_2W_1 is ‖A − M‖² + 2·ridge·‖A‖_*, M the
+    least-squares map: its singular values are soft-thresholded by ridge, and A's square roots are shared by the layers.
+    """
+    N, d, ridge = 40, 4, 0.05
+    X = torch.linalg.qr(gaussian_inputs(N, d, 5)).Q * N**0.5
+    M = gaussian_inputs(3, d, 6)
+    U, s, Vh = torch.linalg.svd(M, full_matrices=False)
+    root = (s - ridge).clamp_min(0).sqrt()
+    net = FullyConnected.from_weights([root[:, None] * Vh, U * root], None, slope=1.0)
+    return Subject(net, X, X @ M.mT, ridge)
+
+
+# ---- Networks that meet the hypotheses of the claims: random, balanced, or written down
+
+
+def gaussian_inputs(samples: int, columns: int, seed: int) -> Tensor:
+    """Standard normal rows, float64."""
+    return torch.randn(samples, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def random_subject(
+    dims: list[int], *, slope: float = 0.0, bias: float = 1.0, scale: float = 1.0, samples: int = 32, seed: int = 0
+) -> Subject:
+    """A random network with biases and standard normal inputs."""
+    source = torch.Generator().manual_seed(seed)
+    net = FullyConnected(dims, slope, bias, init_scale=scale, dtype=torch.float64, generator=source)
+    if net.bs:
+        for b in net.biases:
+            b.data = 0.3 * torch.randn(b.shape, dtype=torch.float64, generator=source)
+    return Subject(net, gaussian_inputs(samples, dims[0], seed + 1))
+
+
+def relu_random_net() -> Subject:
+    """ReLU, depth 5, biases."""
+    return random_subject([6, 12, 12, 12, 12, 5], seed=1)
+
+
+def leaky_random_net() -> Subject:
+    """Slope 0.3, depth 5, biases."""
+    return random_subject([6, 12, 12, 12, 12, 5], slope=0.3, seed=2)
+
+
+# ---- Bounds that every network satisfies: what its norm says about its Jacobians (rank2023 §3, bottleneck2023 §3)
+
+
+def log_products(s: Tensor) -> Tensor:
+    """log(s_1 … s_k) for k = 1, 2, …, cumulated along the last axis; −∞ beyond the rank."""
+    return s.log().cumsum(-1)

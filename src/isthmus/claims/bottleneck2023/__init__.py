@@ -1,0 +1,1 @@
+"""Claims of bottleneck2023: bottleneck structure in learned features."""

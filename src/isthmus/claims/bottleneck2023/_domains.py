@@ -1,0 +1,195 @@
+"""What the domain of a function says about its cost: planes, tangent spaces and symmetries."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus._checks import as_tensor, fail
+from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims._evidence import gaussian_inputs, lacking, points_of, random_subject
+from isthmus.claims.bottleneck2023._costs import Embedding, into_an_orthant
+from isthmus.constructions import interpolant_1d, three_part
+from isthmus.measures import parameter_norms
+from isthmus.measures._geodesic import planarity
+from isthmus.networks import FullyConnected
+
+#: Depths of the networks that show R1(id; Ω) = 0.
+IDENTITY_DEPTHS = (2, 10, 100)
+
+#: Share outside a plane, and relative errors, up to which points count as lying in it.
+PLANE = 1e-12
+
+
+def l_shaped_domain() -> Subject:
+    """The identity of two segments at a right angle, through one dimension."""
+    t = torch.linspace(0.05, 1.0, 20, dtype=torch.float64)
+    X = torch.cat([torch.stack([t, 0 * t], 1), torch.stack([0 * t, t], 1)])
+    along = FullyConnected.from_weights([torch.tensor([[1.0, -1.0]], dtype=torch.float64)], [torch.ones(1).double()])
+    corner = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    back = interpolant_1d(torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64), corner)
+    tangents = torch.eye(2, dtype=torch.float64)[:, :, None]
+    return Subject(three_part(along, back, 8, X=X).network, X, known={"tangents": tangents, "rank": 1})
+
+
+_RANKS, _IDENTITY = "Rank_J(id;Ω) = Rank_BN(id;Ω) = k", "f = id on Ω"
+
+_SHAPE = "tangent spaces that differ, or Ω k-planar and completely positive"
+
+
+@claim(
+    "C-bn-5",
+    "R1(id; Ω) ≥ Σ log(1 + sin φ_i) with φ_i the angles between two tangent spaces; R1(id; Ω) = 0 if Ω is k-planar and "
+    "completely positive",
+    paper="bottleneck2023",
+    where="Prop. 5 and Prop. 12",
+    hypotheses=(_RANKS, _IDENTITY, _SHAPE),
+    sample=l_shaped_domain,
+    erratum="Printed: R1 = 0 only if Ω is k-planar and completely positive. The proof gives k-planarity only.",
+)
+def cost_of_the_identity(subject: Subject) -> Verdict:
+    """Tangent spaces that differ cost ‖θ‖² ≥ kL + Σ_i log(1 + sin φ_i); a plane in an orthant costs kL.
+
+    The minimum over ‖W‖² = k of max{2 log|W⁺P_x|_+, 2 log|W⁺P_y|_+} is convex in WWᵀ and symmetric in the two spaces:
+    in the basis of principal bisectors it is diagonal, and then Σ_i 2 log(cos ½φ_i + sin ½φ_i).
+
+    ``known["tangents"]`` (P, d, k) has bases of tangent spaces of Ω, ``known["rank"]`` is Rank_BN(id;Ω).
+    """
+    if "tangents" not in subject.known:
+        return lacking("C-bn-5", "≥", "needs tangent spaces and rank of the domain: known['tangents'], known['rank']")
+    bases = as_tensor("C-bn-5", "tangents", subject.known["tangents"])
+    if bases.ndim != 3 or bases.shape[1] != subject.X.shape[1]:
+        must = f"known['tangents'] must be bases of shape (P, {subject.X.shape[1]}, k)"
+        fail("C-bn-5", must, f"shape {tuple(bases.shape)}", "Stack one (d, k) matrix for each point.")
+    tangents = torch.linalg.qr(bases).Q
+    k, rank = tangents.shape[-1], subject.known.get("rank")
+    ranks = Hypothesis.of(_RANKS, None if rank is None else rank == k, f"tangents of dimension {k}, Rank_BN {rank}")
+    error = _identity_error(subject)
+    identity = Hypothesis.of(_IDENTITY, error <= 1e-9, f"error {error:.2g} of the samples")
+    bends = [(bending_cost(tangents[i], tangents[j]), f"tangent spaces {i} and {j}") for i, j in _two(len(tangents))]
+    dearest = max((cost for cost, _ in bends), default=0.0)
+    if dearest <= 1e-9:
+        return _planar(subject, k, tangents, [ranks, identity])
+    L, total = subject.net.depth, parameter_norms(subject.net).total
+    shape = Hypothesis.of(_SHAPE, True, f"largest cost of an angle {dearest:.4g}")
+    return compare(
+        "C-bn-5",
+        [total] * len(bends),
+        "≥",
+        [k * L + cost for cost, _ in bends],
+        tolerance=rounding(subject.net),
+        hypotheses=[ranks, identity, shape],
+        where=lambda i: bends[i][1],
+    )
+
+
+def _two(number: int) -> list[tuple[int, int]]:
+    return list(combinations(range(number), 2))
+
+
+def _identity_error(subject: Subject) -> float:
+    if subject.net.dims[-1] != subject.X.shape[1]:
+        return math.inf
+    difference = subject.trace().outputs - subject.X
+    return float(difference.norm() / subject.X.norm().clamp_min(1e-300))
+
+
+def bending_cost(P: Tensor, Q: Tensor) -> float:
+    """Σ_i log(1 + sin φ_i) over the principal angles of two subspaces with orthonormal bases P, Q (d, k)."""
+    cosines = torch.linalg.svdvals(P.mT @ Q).clamp(0.0, 1.0)
+    # Sines from the residual: those of small angles are lost in √(1 − cos²).
+    sines = torch.linalg.svdvals(Q - P @ (P.mT @ Q)).clamp(0.0, 1.0).flip(0)
+    return float(torch.where(cosines > 0.5, sines, (1 - cosines.square()).sqrt()).log1p().sum())
+
+
+def _planar(subject: Subject, k: int, tangents: Tensor, hypotheses: list[Hypothesis]) -> Verdict:
+    """R(id; Ω, L) = kL by an isometry O into an orthant: W_1 = O, W_ℓ = OOᵀ, W_L = Oᵀ."""
+    X = subject.X
+    beside = planarity(torch.cat([X, tangents[0].mT * X.abs().max()]), k)
+    slope = subject.net.slope
+    embedding = into_an_orthant(X) if slope != 1.0 else Embedding(_projection(X), True, "not needed: linear network")
+    met = embedding.exists if beside <= PLANE else False
+    found = f"share {beside:.2g} of Ω outside the plane; {embedding.found}"
+    hypotheses = [*hypotheses, Hypothesis.of(_SHAPE, met, found)]
+    if met is not True or embedding.O is None:
+        return not_applicable("C-bn-5", "=", hypotheses, "" if met is not True else "no isometry at hand")
+    norms = []
+    for L in IDENTITY_DEPTHS:
+        O = embedding.O
+        net = FullyConnected.from_weights([O, *[O @ O.mT] * (L - 2), O.mT], slope=slope)
+        error = _identity_error(subject.replace(net=net))
+        # A network that does not compute the identity shows nothing.
+        norms.append(parameter_norms(net).total if error <= 1e-7 else math.nan)
+    return compare(
+        "C-bn-5",
+        norms,
+        "=",
+        [float(k * L) for L in IDENTITY_DEPTHS],
+        tolerance=1e-9,
+        hypotheses=hypotheses,
+        where=lambda i: f"depth {IDENTITY_DEPTHS[i]}",
+    )
+
+
+def _projection(X: Tensor) -> Tensor:
+    U, s, Vh = torch.linalg.svd(X, full_matrices=False)
+    kept = Vh[s > 1e-10 * s[0]]
+    return kept.mT @ kept
+
+
+def translation_invariant_net() -> Subject:
+    """A ReLU network of six inputs that is invariant under translations in four directions."""
+    subject = random_subject([6, 12, 12, 5], seed=61)
+    Q = torch.linalg.qr(gaussian_inputs(6, 4, 62)).Q
+    W = subject.net.weights[0]
+    W.data = W.data - W.data @ Q @ Q.mT
+
+    def move(X: Tensor) -> Tensor:
+        return X + gaussian_inputs(len(X), 4, 63) @ Q.mT
+
+    return subject.replace(known={"action": move, "quotient_dimension": 2})
+
+
+_SYMMETRY, _QUOTIENT = "f(g·x) = f(x)", "dim Ω/G given"
+
+
+@claim(
+    "C-bn-15",
+    "Rank_BN(f; Ω) ≤ dim Ω/G for a function with the symmetries G, f(g·x) = f(x)",
+    paper="bottleneck2023",
+    where="§1, §5",
+    hypotheses=(_SYMMETRY, _QUOTIENT, "x off the kinks"),
+    sample=translation_invariant_net,
+)
+def rank_of_symmetric_functions(subject: Subject) -> Verdict:
+    """Rank Jf(x) ≤ Rank_BN(f) ≤ dim Ω/G: the left side is what can be computed.
+
+    ``known["action"]`` maps inputs (N, d) to g·inputs, or is a list of such maps; ``known["quotient_dimension"]`` is
+    dim Ω/G, the least dimension that Ω/G embeds into.
+    """
+    actions: Any = subject.known.get("action")
+    dimension = subject.known.get("quotient_dimension")
+    if actions is None or dimension is None:
+        need = "needs a group: known['action'], a map X → g·X, and known['quotient_dimension']"
+        return lacking("C-bn-15", "≤", need)
+    given = Hypothesis.of(_QUOTIENT, True, dimension)
+    outputs = subject.trace().outputs
+    errors = [
+        float((subject.net.trace(action(subject.X)).outputs - outputs).norm() / outputs.norm().clamp_min(1e-300))
+        for action in (actions if isinstance(actions, (list, tuple)) else [actions])
+    ]
+    symmetry = Hypothesis.of(_SYMMETRY, max(errors) <= 1e-9, f"differs by {max(errors):.2g}")
+    found = points_of(subject)
+    return compare(
+        "C-bn-15",
+        found.ranks.double(),
+        "≤",
+        float(dimension),
+        tolerance=0.0,
+        hypotheses=[symmetry, given, found.kink_hypothesis],
+        where=found.name,
+    )

@@ -1,0 +1,1 @@
+"""Claims of features2022: attraction, repulsion and sparsity of representations."""

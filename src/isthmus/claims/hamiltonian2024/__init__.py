@@ -1,0 +1,1 @@
+"""Claims of hamiltonian2024: Hamiltonian mechanics of leaky ResNets."""

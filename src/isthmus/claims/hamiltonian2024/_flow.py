@@ -1,0 +1,527 @@
+"""A leaky ResNet step by step: representations, momenta, and how far its weights are from a critical point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._evidence import fit_exponent, gaussian_inputs
+from isthmus.constructions import FlowNetwork, flow_network
+from isthmus.linalg import log_pseudo_determinant, numerical_rank
+from isthmus.measures._identity_cost import KernelNorm, fewer_columns
+from isthmus.measures._mechanics import TOLERANCE, hamiltonian, momenta
+from isthmus.trace import LeakyTrace, activate, with_ones
+
+
+def as_subject(made: FlowNetwork, **known: object) -> Subject:
+    """The network on its inputs and targets."""
+    return Subject(made.network, made.X, made.Y, made.ridge, known=known)
+
+
+def signed_start(width: int = 4, samples: int = 3, seed: int = 77, bias: float = 1.0) -> tuple[Tensor, Tensor]:
+    """A start (A, B) of a flow with entries of both signs that keep them: |A| ≥ 1, and B near A(K + γI)⁻¹."""
+    G = gaussian_inputs(2 * width, samples, seed)
+    A = G[:width] + G[:width].sign()
+    S = with_ones(activate(A, 0.0), bias)
+    B = torch.linalg.solve(S.mT @ S + 0.3 * torch.eye(samples, dtype=torch.float64), A, left=False)
+    B = B + 0.05 * G[width:]
+    # Momenta of entries below zero grow as e^(L̃p): small ones do not turn them.
+    return A, torch.where(A > 0, B, 0.1 * B)
+
+
+def flow_sample() -> Subject:
+    """An exact critical point of 40 steps with biases, off the kinks."""
+    return as_subject(flow_network(*signed_start(), 2.0, 40))
+
+
+def flow_family() -> Subject:
+    """The same start on 20 to 160 steps."""
+    members = [as_subject(flow_network(*signed_start(), 2.0, layers)) for layers in (20, 40, 80, 160)]
+    return members[1].replace(known={"family": members})
+
+
+def linear_flow() -> Subject:
+    """A linear network of 40 steps without bias at an exact critical point whose weights move along the path."""
+    A, B = gaussian_inputs(3, 3, 1), gaussian_inputs(3, 3, 2)
+    A = torch.eye(3, dtype=torch.float64) + 0.3 * A
+    return as_subject(flow_network(A, torch.linalg.inv(A).mT + 0.1 * B, 2.0, 40, slope=1.0, bias=0.0))
+
+
+# ---- A leaky ResNet step by step: representations, momenta, and how far its weights are from a critical point
+
+
+#: Relative residual of W = L̃Bσ(A)ᵀ up to which a network counts as critical; what is compared is widened by it.
+CRITICAL = TOLERANCE
+
+NAMES = ("L̃ > 0", "ridge > 0 given", "critical point")
+
+#: Relative allowance for the residual of a step beyond which no identity is judged there: it could hardly fail.
+JUDGED = 0.1
+
+#: How far a fitted exponent may be from its theoretical value −1.
+ORDER_ROOM = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Step ℓ of a path. Matrices have samples as columns, up to a rotation of the samples.
+
+    Attributes
+    ----------
+    A, dA, B : Tensor (w, n)
+        A_{ℓ-1}, (A_ℓ − A_{ℓ-1})/ρ_ℓ and B_ℓ.
+    norm : KernelNorm
+        Of σ(A_{ℓ-1}).
+    rho, hamiltonian : float
+        ρ_ℓ, and 𝓗(A_{ℓ-1}, B_ℓ).
+    W : Tensor (w, w + 1)
+    off : Tensor (w, w + 1)
+        W_ℓ − L̃B_ℓσ(A_{ℓ-1})ᵀ: zero at a critical point.
+    """
+
+    A: Tensor
+    dA: Tensor
+    B: Tensor
+    norm: KernelNorm
+    rho: float
+    hamiltonian: float
+    W: Tensor
+    off: Tensor
+
+    def squares(self, gamma: float, L_tilde: float) -> tuple[float, float, float]:
+        """‖A‖², ‖∂_pA/L̃ + γB‖² and ‖∂_pA‖² in the norm of K + γI."""
+        moving = self.dA / L_tilde + gamma * self.B
+        return tuple(self.norm.square(M, gamma) for M in (self.A, moving, self.dA))  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """All steps of a network on data.
+
+    Attributes
+    ----------
+    trace : LeakyTrace
+    Bs : list of Tensor (w, N)
+        B_0 … B_L.
+    residual : float
+        √(Σρ‖W − L̃Bσᵀ‖²/Σρ‖W‖²).
+    """
+
+    trace: LeakyTrace
+    Bs: list[Tensor]
+    residual: float
+
+    @property
+    def L_tilde(self) -> float:
+        """The effective depth."""
+        return self.trace.effective_depth
+
+    def off(self, ell: int) -> Tensor:
+        """W_ℓ − L̃B_ℓσ(A_{ℓ-1})ᵀ."""
+        return self.trace.Ws[ell - 1] - self.L_tilde * self.Bs[ell] @ self.trace.sigma_A(ell - 1).mT
+
+    def hamiltonians(self) -> list[float]:
+        """𝓗(A_{ℓ-1}, B_ℓ), ℓ = 1 … L."""
+        options = {"slope": self.trace.slope, "bias": self.trace.bias}
+        pairs = zip(range(self.trace.depth), self.Bs[1:])
+        return [hamiltonian(self.trace.A(ell), B, self.L_tilde, **options) for ell, B in pairs]
+
+    def steps(self) -> list[Step]:
+        """The steps, with their norms: one decomposition each."""
+        trace, found = self.trace, []
+        for ell, H in enumerate(self.hamiltonians(), start=1):
+            S, A, dA, B = trace.sigma_A(ell - 1), trace.A(ell - 1), trace.derivative(ell), self.Bs[ell]
+            # Norms need inner products over samples only.
+            S, A, dA, B = fewer_columns([S, A, dA, B]).split([len(S), len(A), len(dA), len(B)])
+            norm, rho = KernelNorm(S), float(trace.rho[ell - 1])
+            found.append(Step(A, dA, B, norm, rho, H, trace.Ws[ell - 1], self.off(ell)))
+        return found
+
+
+def path_of(subject: Subject) -> tuple[Path | None, list[Hypothesis]]:
+    """The path with its momenta, and the hypotheses ``NAMES``; None unless all are met."""
+    net, ridge = subject.net, subject.ridge
+    L_tilde = net.effective_depth
+    leak = Hypothesis.of(NAMES[0], L_tilde > 0, f"L̃ = {L_tilde:g}")
+    given = Hypothesis.of(NAMES[1], bool(ridge), "" if ridge else "ridge not given")
+    if subject.Y is None or not ridge or L_tilde <= 0:
+        why = "targets not given" if subject.Y is None else "no momenta"
+        return None, [leak, given, Hypothesis.of(NAMES[2], None, why)]
+    trace = net.trace(subject.X)
+    Bs = momenta(trace, subject.Y, 2.0 * L_tilde * ridge, loss=subject.loss)
+    whole = Path(trace, Bs, math.nan)
+    counted = enumerate(trace.Ws, start=1)
+    squares = torch.stack([torch.stack([W.square().sum(), whole.off(ell).square().sum()]) for ell, W in counted])
+    total = (trace.rho[:, None] * squares).sum(0)
+    if float(total[0]) == 0.0:
+        return None, [leak, given, Hypothesis.of(NAMES[2], False, "all weights vanish")]
+    residual = math.sqrt(float(total[1] / total[0]))
+    found = f"W differs from L̃Bσ(A)ᵀ by {residual:.2g} of its norm"
+    critical = Hypothesis.of(NAMES[2], residual <= CRITICAL, found)
+    # No path, and no decomposition of its kernels, where nothing is going to be said.
+    return Path(trace, Bs, residual) if critical.status == "met" else None, [leak, given, critical]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An identity at one step: both sides, and by how much the step's own residual and rounding may part them."""
+
+    lhs: float
+    rhs: float
+    residual: float
+    rounding: float
+    name: str
+
+    @property
+    def size(self) -> float:
+        """The larger side."""
+        return max(abs(self.lhs), abs(self.rhs), 1e-300)
+
+
+def identities(
+    identity: str,
+    places: Sequence[Place],
+    hypotheses: Sequence[Hypothesis],
+    details: Mapping[str, Sequence[float]],
+) -> Verdict:
+    """Both sides equal at every place, up to its own allowance; where this exceeds ``JUDGED`` the place is left out.
+
+    Of a short step with any weights the residual of the whole path says nothing.
+    """
+    kept = [place for place in places if not place.residual > JUDGED * place.size]
+    if len(kept) < len(places):
+        missing = f"too far off at {len(places) - len(kept)} of {len(places)} places to be judged there"
+        hypotheses = [
+            Hypothesis.of(h.name, bool(kept) or None, f"{h.found}; {missing}") if h.name == NAMES[2] else h
+            for h in hypotheses
+        ]
+    return compare(
+        identity,
+        [place.lhs for place in kept],
+        "=",
+        [place.rhs for place in kept],
+        tolerance=[(place.rounding + place.residual) / place.size for place in kept],
+        hypotheses=hypotheses,
+        where=lambda i: kept[i].name,
+        details=details,
+    )
+
+
+def first_order(identity: str, what: str, family: Sequence[Subject], errors: Sequence[float]) -> Verdict | None:
+    """Whether ``errors`` vanish like 1/L over networks of L steps; None with fewer than three that are not rounding."""
+    pairs = [(float(one.net.layers), error) for one, error in zip(family, errors) if error > 1e-12]
+    if len({layers for layers, _ in pairs}) < 3:
+        return None
+    rate = fit_exponent(*zip(*pairs))
+    details = {f"{what}, by L": [error for _, error in pairs], f"exponent of {what}": rate.numbers}
+    met = [Hypothesis.of("family", True)]
+    return compare(
+        identity,
+        rate.value,
+        "≤",
+        -1.0 + ORDER_ROOM,
+        tolerance=0.0,
+        hypotheses=met,
+        where=f"exponent in L of {what}",
+        details=details,
+    )
+
+
+def family_of(subject: Subject) -> list[Subject]:
+    """``known["family"]``: the same task on more and more steps; empty if not given."""
+    return list(subject.known.get("family", ()))
+
+
+# ---- What holds along the Hamiltonian flow of a leaky ResNet: conservation, its bounds, and the law of the biases
+
+
+#: γ as shares of ‖K‖_op.
+SHARES = (1e-3, 1e-1, 1.0)
+
+#: Granted to rounding: exact identities are evaluated to this.
+IDENTITY = 1e-8
+
+#: ∂_p‖W_p‖² = FACTOR·L̃‖b_p‖².
+FACTOR = 2.0
+
+
+@claim(
+    "C-ham-4",
+    "𝓗 is constant along the flow (up to O(ρ) on steps), and exactly "
+    "−(2/L̃)𝓗 = ‖A‖² − ‖∂_pA/L̃ + γB‖² + γ‖B‖_F² in the norm of K + γI",
+    paper="hamiltonian2024",
+    where="§1.5; proof of Thm 8",
+    hypotheses=NAMES,
+    sample=flow_family,
+    erratum="On steps the identity needs the pairs (A_(ℓ−1), B_ℓ); equal indices leave a residual.",
+    about="a leaky ResNet",
+)
+def conserved_hamiltonian(subject: Subject) -> Verdict:
+    """−(2/L̃)𝓗 = ‖A‖²_{K+γI} − ‖∂_pA/L̃ + γB‖²_{K+γI} + γ‖B‖² at every step, and 𝓗 drifts by O(1/L) over a family.
+
+    With W = L̃Bσ(A)ᵀ + D the difference of the sides is at most 2‖∂_pA/L̃ + γB‖‖D‖/L̃ + 3‖D‖²/L̃², because
+    ‖Dσ(A)‖_{K+γI} ≤ ‖D‖: that is the step's tolerance beyond rounding. ``known["family"]`` has networks on more and
+    more steps for one start; without it only the identity is judged, and the drift shown.
+    """
+    path, hypotheses = path_of(subject)
+    if path is None:
+        return not_applicable("C-ham-4", "=", hypotheses)
+    places, L_tilde = [], path.L_tilde
+    for ell, step in enumerate(path.steps(), start=1):
+        for share in SHARES:
+            gamma = share * step.norm.top or 1.0
+            identity, moving, _ = step.squares(gamma, L_tilde)
+            # The negative terms on the other side: no cancellation against what they are compared with.
+            lhs = identity + gamma * float(step.B.square().sum())
+            rhs = moving - 2.0 / L_tilde * step.hamiltonian
+            name = f"step {ell}, γ = {share:g}‖K‖"
+            places.append(Place(lhs, rhs, left_by(step, moving, L_tilde), IDENTITY * max(lhs, abs(rhs)), name))
+    H = path.hamiltonians()
+    verdict = identities("C-ham-4", places, hypotheses, {"𝓗 by step": H, "drift of 𝓗": [drift(H)]})
+    if verdict.status == "not applicable":
+        return verdict
+    return _with_rate("C-ham-4", "drift of 𝓗", verdict, subject, lambda member: drift(member.hamiltonians()))
+
+
+def left_by(step: Step, moving: float, L_tilde: float) -> float:
+    """2‖∂_pA/L̃ + γB‖‖D‖/L̃ + 3‖D‖²/L̃², D = W − L̃Bσ(A)ᵀ: what it leaves of the identity; ``moving`` is the square."""
+    D = float(step.off.norm()) / L_tilde
+    return 2.0 * moving**0.5 * D + 3.0 * D**2
+
+
+def drift(H: list[float]) -> float:
+    """(max 𝓗 − min 𝓗)/|median 𝓗|."""
+    values = torch.tensor(H, dtype=torch.float64)
+    return float((values.max() - values.min()) / values.median().abs().clamp_min(1e-300))
+
+
+def _with_rate(identity: str, what: str, verdict: Verdict, subject: Subject, error: Callable[[Path], float]) -> Verdict:
+    """``verdict``, joined by whether ``error`` of the paths of the family vanishes like 1/L."""
+    family, errors = family_of(subject), []
+    for member in family:
+        path, hypotheses = path_of(member)
+        if path is None:
+            return not_applicable(identity, "=", [*verdict.hypotheses[:-1], hypotheses[-1]])
+        errors.append(error(path))
+    rate = first_order(identity, what, family, errors)
+    return verdict if rate is None else worst(verdict, replace(rate, hypotheses=verdict.hypotheses))
+
+
+@claim(
+    "C-ham-5",
+    "−(ℓ_γ/L̃ + √γ c)² ≤ −(2/L̃)𝓗 − min_p‖A_p‖² ≤ γc² and −√γ c ≤ ‖∂_pA‖/L̃ − √[‖A‖² + 2𝓗/L̃]_+ ≤ 2√γ c "
+    "in the norm of K + γI, c = max‖B_p‖; √γ c is sup_p √γ_p‖B_p‖ for γ that depends on p",
+    paper="hamiltonian2024",
+    where="Thm 4 and Thm 8",
+    hypotheses=NAMES,
+    sample=flow_sample,
+    erratum="Printed with γc in place of √γ c, which fails on integrated flows, and with the root of a number that may "
+    "be negative.",
+    about="a leaky ResNet",
+)
+def stable_energies(subject: Subject) -> Verdict:
+    """All four inequalities of Thm 4, for one γ and for γ_p = γ_0‖K_p‖_op, on a discrete path.
+
+    At a critical point (2) is exact for every step with its own 𝓗_ℓ; (1) with the largest 𝓗_ℓ on its upper and the
+    least on its lower side, which are equal in the limit. For W = L̃Bσ(A)ᵀ + D the triangle inequality adds ‖D‖/L̃ to
+    each √γ c (docs/notes/mechanics.md).
+    """
+    path, hypotheses = path_of(subject)
+    if path is None:
+        return not_applicable("C-ham-5", "≤", hypotheses)
+    steps = path.steps()
+    lhs: list[float] = []
+    rhs: list[float] = []
+    names: list[str] = []
+    for share in SHARES:
+        own = [share * step.norm.top or 1.0 for step in steps]
+        middle = float(torch.tensor(own, dtype=torch.float64).median())
+        for gammas, kind in ((own, f"γ_p = {share:g}‖K_p‖"), ([middle] * len(steps), f"γ = {middle:.3g}")):
+            for left, right, where in _inequalities(steps, gammas, path.L_tilde):
+                lhs.append(left)
+                rhs.append(right)
+                names.append(f"{where}, {kind}")
+    return compare(
+        "C-ham-5",
+        lhs,
+        "≤",
+        rhs,
+        tolerance=IDENTITY,
+        hypotheses=hypotheses,
+        where=lambda i: names[i],
+        details={"𝓗 by step": [step.hamiltonian for step in steps]},
+    )
+
+
+def reach(gamma: float, size: float) -> float:
+    """√γ‖B‖, which bounds ‖γB‖_{K+γI}."""
+    return gamma**0.5 * size
+
+
+def _inequalities(steps: list[Step], gammas: list[float], L_tilde: float) -> list[tuple[float, float, str]]:
+    """(lhs, rhs, where) with lhs ≤ rhs."""
+    momenta = [float(step.B.norm()) for step in steps]
+    c = max(reach(g, b) for g, b in zip(gammas, momenta))
+    top = max(g * b**2 for g, b in zip(gammas, momenta))
+    found, costs, length, off = [], [], 0.0, 0.0
+    for ell, (step, gamma) in enumerate(zip(steps, gammas), start=1):
+        cost, _, moving = step.squares(gamma, L_tilde)
+        speed, D = moving**0.5 / L_tilde, float(step.off.norm()) / L_tilde
+        extra = max(cost + 2.0 / L_tilde * step.hamiltonian, 0.0) ** 0.5
+        # All sides are kept positive, so that tolerances are relative to what is compared.
+        found.append((extra, speed + c + D, f"(2) lower, step {ell}"))
+        found.append((speed, extra + 2.0 * c + D, f"(2) upper, step {ell}"))
+        costs.append(cost)
+        length += step.rho * speed
+        off += step.rho * D
+    whole = sum(step.rho for step in steps)
+    energies = [-2.0 / L_tilde * step.hamiltonian for step in steps]
+    found.append((min(energies), min(costs) + top, "(1) upper"))
+    found.append((min(costs), max(energies) + ((length + off) / whole + c) ** 2, "(1) lower"))
+    return found
+
+
+@claim(
+    "C-ham-7",
+    "Tr[B_ℓA_ℓᵀ] − Tr[B_(ℓ−1)A_(ℓ−1)ᵀ] = ρ_ℓ‖b_ℓ‖²/L̃ at critical points, and ‖W_p‖² = ‖W_0‖² + 2L̃∫‖b‖² as ρ → 0",
+    paper="hamiltonian2024",
+    where="Prop. 10",
+    hypotheses=NAMES,
+    sample=flow_family,
+    erratum="Printed with the factor L̃: the proof forgets that W_(r(q)) moves with r. The bias is part of ‖W‖².",
+    about="a leaky ResNet",
+)
+def growth_by_biases(subject: Subject) -> Verdict:
+    """Tr[B_ℓA_ℓᵀ] = Tr[B_{ℓ-1}A_{ℓ-1}ᵀ] + ρ_ℓ‖b_ℓ‖²/L̃, exactly; ‖W_ℓ‖² = ‖W_1‖² + 2L̃Σρ‖b‖² up to O(1/L) over a family.
+
+    At any weights the left side grows by ρ_ℓ⟨B_ℓ1, b_ℓ⟩ (homogeneity of σ), and B_ℓ1 = b_ℓ/L̃ at critical points: what
+    a residual D leaves is ρ_ℓ‖D_b‖‖b_ℓ‖/L̃, the step's tolerance beyond rounding.
+    """
+    path, hypotheses = path_of(subject)
+    if path is None:
+        return not_applicable("C-ham-7", "=", hypotheses)
+    trace, width = path.trace, path.trace.width
+    products = [float((B * trace.A(ell)).sum()) for ell, B in enumerate(path.Bs)]
+    places = []
+    # Both sides may pass through zero; rounding is relative to the largest of them.
+    rounding = 1e-12 * max(abs(value) for value in products)
+    for ell, W in enumerate(trace.Ws, start=1):
+        b, rho = W[:, width:], float(trace.rho[ell - 1])
+        grown = products[ell - 1] + 0.5 * FACTOR * rho * float(b.square().sum()) / path.L_tilde
+        left = rho * float(path.off(ell)[:, width:].norm()) * float(b.norm()) / path.L_tilde
+        places.append(Place(products[ell], grown, left, rounding, f"step {ell}"))
+    details = {"Tr[BAᵀ] by position": products, "‖W‖² by step": [float(W.square().sum()) for W in trace.Ws]}
+    verdict = identities("C-ham-7", places, hypotheses, details)
+    if verdict.status == "not applicable" or trace.bias == 0.0:
+        return verdict
+    return _with_rate("C-ham-7", "error of ‖W_p‖²", verdict, subject, _growth_error)
+
+
+def _growth_error(path: Path) -> float:
+    """max_ℓ |‖W_ℓ‖² − ‖W_1‖² − 2L̃Σ_{m<ℓ}ρ_m‖b_m‖²| relative to max‖W‖²."""
+    trace = path.trace
+    sizes = torch.stack([W.square().sum() for W in trace.Ws])
+    biases = torch.stack([W[:, trace.width :].square().sum() for W in trace.Ws])
+    grown = FACTOR * path.L_tilde * (trace.rho * biases).cumsum(0)
+    return float((sizes[1:] - sizes[0] - grown[:-1]).abs().max() / sizes.max())
+
+
+# ---- The separation of time scales, and the cross term of linear networks (hamiltonian2024, §2.1 and §1.3)
+
+
+INCLUSION = "Im Aᵀ ⊂ Im σ(A)ᵀ"
+
+#: Largest condition number of σ(A) at which ‖·‖_K is judged.
+CONDITION = 1e5
+
+
+@claim(
+    "C-ham-9",
+    "‖∂_pA‖_K = L̃√(‖A‖²_K + 2𝓗/L̃) where Im Aᵀ ⊂ Im σ(A)ᵀ; in linear networks ∫⟨∂_pA, A⟩_K dp = log|A_1|_+ − log|A_0|_+",
+    paper="hamiltonian2024",
+    where="§2.1; §1.3, footnote 1",
+    hypotheses=(*NAMES, INCLUSION),
+    sample=linear_flow,
+    about="a leaky ResNet",
+)
+def separated_time_scales(subject: Subject) -> Verdict:
+    """‖A‖²_K = ‖∂_pA/L̃‖²_K − (2/L̃)𝓗 at every step where σ(A) can rebuild A, exactly at critical points.
+
+    For linear networks without bias the sum Σρ⟨∂_pA, A⟩_K differs from the integral by a remainder that is bounded step
+    by step, and vanishes like ρ: see :func:`cross_term`.
+    """
+    path, hypotheses = path_of(subject)
+    if path is None:
+        return not_applicable("C-ham-9", "=", [*hypotheses, Hypothesis.of(INCLUSION, None)])
+    included = [(ell, step) for ell, step in enumerate(path.steps(), start=1) if _rebuilt(step)]
+    found = f"at {len(included)} of {path.trace.depth} steps"
+    hypotheses = [*hypotheses, Hypothesis.of(INCLUSION, bool(included), found)]
+    places = []
+    for ell, step in included:
+        lhs = step.norm.square(step.A)
+        moving = step.norm.square(step.dA) / path.L_tilde**2
+        rhs = moving - 2.0 / path.L_tilde * step.hamiltonian
+        places.append(
+            Place(lhs, rhs, left_by(step, moving, path.L_tilde), IDENTITY * max(lhs, abs(rhs)), f"step {ell}")
+        )
+    verdict = identities("C-ham-9", places, hypotheses, {"‖A‖²_K by step": [place.lhs for place in places]})
+    if verdict.status == "not applicable" or path.trace.slope != 1.0 or path.trace.bias != 0.0:
+        return verdict
+    linear = _linear_part(path, verdict)
+    return verdict if linear is None else worst(verdict, linear)
+
+
+def _rebuilt(step: Step) -> bool:
+    r = step.norm.rank
+    trusted = r > 0 and float(step.norm.s[0]) <= CONDITION * float(step.norm.s[r - 1])
+    return trusted and math.isfinite(step.norm.square(step.A)) and math.isfinite(step.norm.square(step.dA))
+
+
+def _linear_part(path: Path, verdict: Verdict) -> Verdict | None:
+    """|Σρ⟨∂_pA, A⟩_K − log|A_L|_+ + log|A_0|_+| ≤ the remainder; None where steps are too long for one."""
+    whole, change, remainder = cross_term(path.trace)
+    if not math.isfinite(remainder):
+        return None
+    part = compare(
+        "C-ham-9",
+        abs(whole - change),
+        "≤",
+        remainder + IDENTITY * max(1.0, abs(whole), abs(change)),
+        tolerance=0.0,
+        hypotheses=verdict.hypotheses,
+        where="cross term",
+        details={"cross term, change of log|A|_+, bound of their difference": [whole, change, remainder]},
+    )
+    return replace(part, hypotheses=verdict.hypotheses)
+
+
+def cross_term(trace: LeakyTrace) -> tuple[float, float, float]:
+    """Σρ⟨∂_pA, A⟩_K, log|A_L|_+ − log|A_0|_+ and a bound of their difference, for a linear network without bias.
+
+    With A_{ℓ-1} = UsVᵀ and A_ℓ = (I + E)A_{ℓ-1} a step adds Tr[UᵀEU] to the first and ½ log det(I + F) to the second,
+    I + F = Uᵀ(I + E)ᵀ(I + E)U, hence F = UᵀEU + UᵀEᵀU + UᵀEᵀEU. Because |log det(I + F) − Tr F| ≤ ‖F‖²/(2(1 − ‖F‖_op)),
+    they differ by at most ½‖EU‖² + ‖F‖²/(4(1 − ‖F‖_op)); ∞ where ‖F‖_op ≥ 1 or the rank changes.
+    """
+    whole, remainder = 0.0, 0.0
+    rank = int(numerical_rank(trace.A(0)))
+    for ell in range(1, trace.depth + 1):
+        before, after = trace.A(ell - 1), trace.A(ell)
+        _, s, Vh = torch.linalg.svd(before, full_matrices=False)
+        frame = Vh[:rank].mT / s[:rank]
+        moved = (after - before) @ frame
+        image = after @ frame
+        F = image.mT @ image - torch.eye(rank, dtype=torch.float64)
+        size = float(torch.linalg.matrix_norm(F, 2)) if rank else 0.0
+        # Tr[ΔA·A⁺], A⁺ = Vs⁻¹Uᵀ.
+        whole += float((moved * (before @ frame)).sum())
+        remainder += 0.5 * float(moved.square().sum())
+        remainder += float(F.square().sum()) / (4.0 * (1.0 - size)) if size < 1.0 else math.inf
+    if int(numerical_rank(trace.A(trace.depth))) != rank:
+        remainder = math.inf
+    ends = [float(log_pseudo_determinant(trace.A(ell), rank=rank)) for ell in (0, trace.depth)]
+    return whole, ends[1] - ends[0], remainder

@@ -1,0 +1,317 @@
+"""The cost of identity of representations: its bounds, its stable minima, and the path on which it stays the same."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from isthmus.claims._base import CLAIMS, Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._evidence import gaussian_inputs
+from isthmus.constructions._paths import constant_identity_path
+from isthmus.linalg import numerical_rank
+from isthmus.measures._identity_cost import KernelNorm, cost_of_identity, fewer_columns, identity_cost_bounds
+from isthmus.networks import LeakyResNet
+from isthmus.trace import activate, with_ones
+
+
+def standing_still(A: Tensor) -> Subject:
+    """A network of one step without leak or weights: both its representations are A, (w, N)."""
+    W = torch.zeros(len(A), len(A) + 1, dtype=torch.float64)
+    return Subject(LeakyResNet.from_weights([W], [1.0], effective_depth=0.0), A.mT.contiguous())
+
+
+def signed_representation() -> Subject:
+    """A representation of 12 neurons on 3 samples, of both signs, that its activations can rebuild."""
+    return standing_still(gaussian_inputs(12, 3, 1))
+
+
+def stable_minimum() -> Subject:
+    """A non-negative representation of rank 2 whose activations do not span the constants: a stable minimum."""
+    A = torch.tensor([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 1.0, 3.0], [0.5, 1.0, 0.5, 1.5]], dtype=torch.float64)
+    return standing_still(A)
+
+
+def many_neurons() -> Subject:
+    """20 neurons on 3 samples, more than N(N+1) = 12, of both signs."""
+    return standing_still(gaussian_inputs(20, 3, 7))
+
+
+# ---- The cost of identity of representations: its bounds, its stable minima, and the path on which it stays the same
+
+
+#: Largest condition number of σ̄(A) at which the cost is judged.
+CONDITION = 1e6
+
+#: Relative derivative of the cost by scale below which a representation is critical.
+CRITICAL_SCALE = 1e-8
+
+#: Largest w and N of the searches for descent.
+LARGEST = 64
+
+#: Positions of a path that are looked at.
+POSITIONS = 5
+
+
+def _representations(subject: Subject) -> list[tuple[int, Tensor]]:
+    trace = subject.net.trace(subject.X)
+    return [(ell, trace.A(ell)) for ell in range(trace.depth + 1)]
+
+
+def _bare_cost(norm: KernelNorm, A: Tensor) -> float:
+    """‖A‖²_K̄, without bias and without γ."""
+    return norm.square(A)
+
+
+@claim(
+    "C-ham-1",
+    "‖A‖²_K̄ ≥ ‖A‖_*²/‖A‖² ≥ ‖A‖²/‖A‖_op² for the cost of identity without bias, and ‖A‖²_K̄ = Rank A if A ≥ 0",
+    paper="hamiltonian2024",
+    where="Prop. 1",
+    hypotheses=("|slope| ≤ 1", "Im Aᵀ ⊂ Im σ̄(A)ᵀ"),
+    sample=signed_representation,
+    erratum="Printed next to costs with bias and with γ, for which the bounds are wrong.",
+    about="a leaky ResNet",
+)
+def identity_cost_and_dimension(subject: Subject) -> Verdict:
+    """‖A‖²_K̄ ≥ ‖A‖_*²/‖A‖² ≥ ‖A‖²/‖A‖_op² at every representation of the path that its activations can rebuild.
+
+    From A = (Aσ̄(A)⁺)σ̄(A): ‖A‖_* ≤ ‖Aσ̄(A)⁺‖‖σ̄(A)‖, and ‖σ̄(A)‖ ≤ ‖A‖ for |slope| ≤ 1.
+    """
+    lhs, rhs, names = [], [], []
+    slope = subject.net.slope
+    whole = _representations(subject)
+    seen = 0
+    for ell, A in whole:
+        S, R = fewer_columns([activate(A, slope), A]).split([len(A), len(A)])
+        norm = KernelNorm(S)
+        r = norm.rank
+        trusted = r > 0 and float(norm.s[0]) <= CONDITION * float(norm.s[r - 1])
+        cost = _bare_cost(norm, R) if trusted else math.inf
+        if not math.isfinite(cost):
+            continue
+        seen += 1
+        dimension, least = identity_cost_bounds(R)
+        lhs += [cost, dimension]
+        rhs += [dimension, least]
+        names += [f"position {ell}"] * 2
+        if float(A.min()) >= 0.0:
+            # Both directions of the equality.
+            rank = float(numerical_rank(A))
+            lhs += [cost, rank]
+            rhs += [rank, cost]
+            names += [f"position {ell}, A ≥ 0: the rank"] * 2
+    hypotheses = [
+        Hypothesis.of("|slope| ≤ 1", abs(slope) <= 1, f"slope {slope:g}"),
+        Hypothesis.of("Im Aᵀ ⊂ Im σ̄(A)ᵀ", seen > 0, f"at {seen} of {len(whole)} positions"),
+    ]
+    return compare(
+        "C-ham-1",
+        lhs,
+        "≥",
+        rhs,
+        tolerance=1e-9,
+        hypotheses=hypotheses,
+        where=lambda i: names[i],
+    )
+
+
+STABLE = ("critical in scale", "no descent by deformation found", "no descent by an added neuron found")
+
+
+@claim(
+    "C-ham-2",
+    "Local minima of ‖A‖²_K (with bias) that stay so with a zero neuron appended are non-negative, and there "
+    "‖A‖²_K = ‖A‖²_K̄ = Rank A",
+    paper="hamiltonian2024",
+    where="Prop. 2 and Prop. 6",
+    hypotheses=STABLE,
+    sample=stable_minimum,
+    about="a leaky ResNet",
+)
+def stable_minima(subject: Subject) -> Verdict:
+    """A ≥ 0 and ‖A‖²_K = ‖A‖²_K̄ = Rank A at representations that are stable minima, as far as a search can tell.
+
+    That a representation is a minimum is evidence and no proof: nothing lower was found among deformations of A and
+    neurons z appended to it. For ReLU, up to 64 neurons and samples.
+    """
+    if subject.net.slope != 0.0:
+        return not_applicable("C-ham-2", "=", [Hypothesis.of(n, None) for n in STABLE], "needs ReLU (slope 0)")
+    lhs, rhs, names = [], [], []
+    shown: list[Hypothesis] | None = None
+    nearest, best = [Hypothesis.of(name, None) for name in STABLE], (-2, 0.0)
+    for ell, A in _representations(subject):
+        hypotheses, order = _stability(A)
+        if all(h.status == "met" for h in hypotheses):
+            with_bias, rank = cost_of_identity(A), float(numerical_rank(A))
+            lhs += [with_bias, cost_of_identity(A, bias=0.0), float(A.clamp_min(0.0).square().sum())]
+            rhs += [rank, rank, float(A.square().sum())]
+            names += [f"position {ell}: {what}" for what in ("with bias", "without bias", "‖σ̄(A)‖² = ‖A‖²")]
+            shown = shown or hypotheses
+        elif order > best:
+            best = order
+            nearest = [Hypothesis(h.name, h.status, h.found and f"{h.found} at position {ell}") for h in hypotheses]
+    if shown is None:
+        return not_applicable("C-ham-2", "=", nearest)
+    return compare("C-ham-2", lhs, "=", rhs, tolerance=1e-8, hypotheses=shown, where=lambda i: names[i])
+
+
+def _stability(A: Tensor) -> tuple[list[Hypothesis], tuple[int, float]]:
+    """The hypotheses, the cheap ones first, and how far down the list they are met."""
+    unknown = [Hypothesis.of(name, None) for name in STABLE]
+    if max(A.shape) > LARGEST:
+        unknown[0] = Hypothesis.of(STABLE[0], None, f"larger than {LARGEST} × {LARGEST}")
+        return unknown, (-1, 0.0)
+    slope = scale_derivative(A)
+    unknown[0] = Hypothesis.of(STABLE[0], slope <= CRITICAL_SCALE, f"∂log‖A‖²_K/∂log s = {slope:.2g}")
+    if slope > CRITICAL_SCALE:
+        return unknown, (0, -slope)
+    before = cost_of_identity(A)
+    after = deformed(A)
+    # Rounding of a cost after a deformation of 1e-3: its kernel may be that ill conditioned.
+    unknown[1] = Hypothesis.of(STABLE[1], after >= before * (1 - 1e-7), f"least {after:.8g}, here {before:.8g}")
+    if unknown[1].status != "met":
+        return unknown, (1, 0.0)
+    gain, _ = neuron_descent(A)
+    unknown[2] = Hypothesis.of(STABLE[2], gain >= -1e-9, f"least second-order change {gain:.2g}")
+    return unknown, (2, gain)
+
+
+@claim(
+    "C-ham-3",
+    "For w > N(N+1) and A with a negative entry, rows √((1−t) + t·a_i)·A_i keep the cost of identity, and at t = 1, "
+    "with at most N(N+1) neurons left, there is descent",
+    paper="hamiltonian2024",
+    where="Prop. 3 and Prop. 7",
+    hypotheses=("w > N(N+1)", "a negative entry"),
+    sample=many_neurons,
+    erratum="Printed for local minima, whose end is then a saddle; the path and the descent need no minimum.",
+    about="a leaky ResNet",
+)
+def constant_cost_path(subject: Subject) -> Verdict:
+    """‖A_t‖²_K = ‖Â‖²_K for t ∈ [0, 1], with and without bias, and a lower cost next to A_1: it is no local minimum.
+
+    Where the cost without bias is infinite only that with bias is judged.
+    """
+    if subject.net.slope != 0.0:
+        names = CLAIMS["C-ham-3"].hypotheses
+        return not_applicable("C-ham-3", "=", [Hypothesis.of(n, None) for n in names], "needs ReLU (slope 0)")
+    found = _representations(subject)
+    w, N = found[0][1].shape
+    enough = Hypothesis.of("w > N(N+1)", w > N * (N + 1), f"w = {w}, N(N+1) = {N * (N + 1)}")
+    signed = [(ell, A) for ell, A in found if float(A.min()) < 0.0]
+    count = f"at {len(signed)} of {len(found)} positions"
+    hypotheses = [enough, Hypothesis.of("a negative entry", bool(signed), count)]
+    if enough.status != "met" or not signed:
+        return not_applicable("C-ham-3", "=", hypotheses)
+    negative = [(ell, A) for ell, A in signed if math.isfinite(cost_of_identity(A))]
+    if not negative:
+        return not_applicable("C-ham-3", "=", hypotheses, "the cost of identity is infinite")
+    lhs, rhs, names, lower, start = [], [], [], [], []
+    for ell, A in negative[:: -(-len(negative) // POSITIONS)]:
+        path = constant_identity_path(A)
+        lhs.append(float(max(path.kept - N * (N + 1), 0)))
+        rhs.append(0.0)
+        names.append(f"position {ell}: neurons beyond N(N+1)")
+        for bias in (1.0, 0.0):
+            cost = cost_of_identity(A, bias=bias)
+            if math.isinf(cost):
+                continue
+            for t in (0.25, 0.5, 0.75, 1.0):
+                lhs.append(cost_of_identity(path.at(t), bias=bias))
+                rhs.append(cost)
+                names.append(f"position {ell}: t = {t}, bias {bias:g}")
+        start.append(cost_of_identity(A))
+        lower.append(lower_neighbour(path.at(1.0)))
+    same = compare("C-ham-3", lhs, "=", rhs, tolerance=1e-8, hypotheses=hypotheses, where=lambda i: names[i])
+    descent = compare(
+        "C-ham-3",
+        [value - first for value, first in zip(lower, start)],
+        "≤",
+        [-1e-9 * first for first in start],
+        tolerance=0.0,
+        hypotheses=hypotheses,
+        where="descent from the end",
+        details={"cost at the start": start, "cost next to the end": lower},
+    )
+    return worst(same, descent)
+
+
+def lower_neighbour(A: Tensor) -> float:
+    """The least cost of identity near A that has a zero row: a shorter A, or with the row εz, z = K̄_i."""
+    size, dead = float(A.norm()), int((A != 0).any(1).logical_not().nonzero()[0])
+    S = activate(A, 0.0)
+    costs = [cost_of_identity((1.0 - step) * A) for step in (1e-3, 1e-2, 1e-1)]
+    for z in S.mT @ S:
+        for step in (1e-3, 1e-2, 1e-1):
+            for shrink in (0.0, step):
+                other = (1.0 - shrink) * A
+                other[dead] = step * size * z / z.norm().clamp_min(1e-300)
+                costs.append(cost_of_identity(other))
+    return min(costs)
+
+
+# ---- Looking for representations of lower cost of identity: by scale, by deformation, by one more neuron
+
+
+#: Random directions tried.
+DRAWS = 64
+
+
+def _inverse(A: Tensor) -> tuple[Tensor, Tensor]:
+    """K⁺ and the projection to Im K, (N, N), for K with bias."""
+    norm = KernelNorm(with_ones(activate(A, 0.0), 1.0))
+    V = norm.Vh[: norm.rank].mT
+    return (V / norm.s[: norm.rank] ** 2) @ V.mT, V @ V.mT
+
+
+def scale_derivative(A: Tensor) -> float:
+    """∂ log‖sA‖²_K/∂ log s at s = 1: 2‖AK⁺1‖²/‖A‖²_K; ∞ where the cost is."""
+    cost = cost_of_identity(A)
+    if cost == 0.0:
+        return 0.0
+    inverse, _ = _inverse(A)
+    return 2.0 * float((A @ inverse.sum(1)).square().sum()) / cost if cost < float("inf") else float("inf")
+
+
+def neuron_descent(A: Tensor) -> tuple[float, Tensor]:
+    """The least zᵀK⁺z − σ̄(z)ᵀK⁺AᵀAK⁺σ̄(z) over tried z ∈ Im K of zᵀK⁺z = 1, and that z: ε² times it is the change.
+
+    Where σ̄(z) leaves the image of K a new direction opens and only the first term is left. Tried are the columns of K̄
+    (by which the paper proves non-negativity) with both signs, those of the projection to Im K, and random ones.
+    """
+    inverse, image = _inverse(A)
+    S = activate(A, 0.0)
+    bare = S.mT @ S
+    tried = torch.cat([bare, -bare, image, -image, gaussian_inputs(DRAWS, A.shape[1], 5) @ image])
+    tried = tried @ image
+    sizes = (tried @ inverse * tried).sum(1)
+    tried = tried[sizes > 1e-20] / sizes[sizes > 1e-20].sqrt()[:, None]
+    active = activate(tried, 0.0)
+    outside = (active - active @ image).norm(dim=1) > 1e-9 * active.norm(dim=1).clamp_min(1e-300)
+    gained = (A @ inverse @ active.mT).square().sum(0)
+    change = 1.0 - torch.where(outside, torch.zeros_like(gained), gained)
+    best = int(change.argmin())
+    return float(change[best]), tried[best]
+
+
+def deformed(A: Tensor) -> float:
+    """The least cost of identity among deformations A + εE of two sizes.
+
+    E: each entry alone, random matrices with rows in Im K and without, and the negative part of A.
+    """
+    _, image = _inverse(A)
+    w, N = A.shape
+    size = float(A.norm())
+    draws = gaussian_inputs(DRAWS * w, N, 6).reshape(DRAWS, w, N)
+    alone = torch.eye(w * N, dtype=torch.float64).reshape(w * N, w, N)[:: max(1, w * N // DRAWS)]
+    directions = [*draws, *(draws @ image), *alone, *(-alone), *(alone @ image), -A.clamp_max(0.0), -A]
+    least = float("inf")
+    for E in directions:
+        length = float(E.norm())
+        if length == 0.0:
+            continue
+        for step in (1e-2, 1e-3):
+            least = min(least, cost_of_identity(A + step * size / length * E))
+    return least

@@ -1,0 +1,346 @@
+"""What a rank means for other things: kernel regression, class boundaries, autoencoders, and two notions apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, unmet
+from isthmus.claims._evidence import gaussian_inputs, lacking, largest_jump, off_kinks, points_of, some_rows
+from isthmus.claims.rank2023._families import _seed, uniform_inputs
+from isthmus.constructions import (
+    interpolant_1d,
+    three_part,
+)
+from isthmus.linalg import numerical_rank
+from isthmus.measures import jacobian
+from isthmus.measures._denoising import projection_defect, tangent_defect
+from isthmus.measures._topology import tripoints
+from isthmus.networks import FullyConnected
+from isthmus.networks._kernel_ridge import KERNELS, KernelRidge
+
+
+def noisy_curve() -> Subject:
+    """A task of rank 1 from ℝ⁵ to ℝ⁴ with noise; the network is not looked at."""
+    X = gaussian_inputs(40, 5, 1)
+    t = X[:, :1]
+    Y = torch.cat([t, t.sin(), t.cos(), t.abs()], 1) + 0.05 * gaussian_inputs(40, 4, 2)
+    return Subject(FullyConnected([5, 4, 4], dtype=torch.float64, generator=_seed(0)), X, Y, known={"noise": 0.05})
+
+
+def curved_stripes() -> Subject:
+    """Four classes in the plane told apart by one bent coordinate g: h∘g with scores of each class in turn."""
+    g = FullyConnected([2, 6, 1], dtype=torch.float64, generator=_seed(5))
+    X = 4 * uniform_inputs(200, 2, 2) - 2
+    with torch.no_grad():
+        values = g(X)[:, 0]
+    low, high = float(values.min()), float(values.max())
+    peaks = torch.linspace(low, high, 4, dtype=torch.float64)
+    h = interpolant_1d(peaks, torch.eye(4, dtype=torch.float64))
+    labels = (values[:, None] - peaks).abs().argmin(1)
+    return Subject(three_part(g, h, 7, shift="least", X=X).network, X, labels, loss="cross_entropy")
+
+
+def two_dimensional_autoencoder() -> Subject:
+    """f(x) = (x_1, φ(x_1), x_3, ψ(x_3)) in ℝ⁴: the identity on a bent surface, an oblique projection near it."""
+    knots = torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=torch.float64)
+    heights = torch.tensor([[0.0, 0.6, 0.1, 0.9], [0.5, 0.2, 0.8, 0.4]], dtype=torch.float64)
+    parts = [interpolant_1d(knots, torch.stack([knots, y], 1)).network for y in heights]
+    read = torch.zeros(2, 4, dtype=torch.float64)
+    read[0, 0] = read[1, 2] = 1.0
+    g = FullyConnected.from_weights([read])
+    Ws = [torch.block_diag(*(part.Ws[ell].detach() for part in parts)) for ell in range(2)]
+    bs = [torch.cat([part.bs[ell].detach() for part in parts]) for ell in range(2)]
+    z = uniform_inputs(40, 2, 4)
+    X, tangents = torch.zeros(40, 4, dtype=torch.float64), torch.zeros(40, 4, 2, dtype=torch.float64)
+    for i, y in enumerate(heights):
+        piece = torch.searchsorted(knots, z[:, i].contiguous()) - 1
+        slope = y.diff() / knots.diff()
+        X[:, 2 * i], X[:, 2 * i + 1] = z[:, i], y[piece] + slope[piece] * (z[:, i] - knots[piece])
+        tangents[:, 2 * i, i], tangents[:, 2 * i + 1, i] = 1.0, slope[piece]
+    net = three_part(g, FullyConnected.from_weights(Ws, bs), 8).network
+    return Subject(net, X, X, known={"tangents": tangents})
+
+
+def cross_function() -> Subject:
+    """f(x) = min(|x_0|, |x_1|)·(sign x_0, sign x_1) as a ReLU network of depth 4, without biases.
+
+    f_0 = m − σ(2m − σ(x_0 + m)) with m = |x_1| clips x_0 to [−m, m]; f_1 likewise.
+    """
+    split = torch.tensor([[1, 0], [-1, 0], [0, 1], [0, -1]])
+    # From x_0^±, x_1^±: σ(x_0 + m_1), m_1, σ(x_1 + m_0), m_0; then σ(2m_1 − …), m_1, σ(2m_0 − …), m_0.
+    raise_ = torch.tensor([[1, -1, 1, 1], [0, 0, 1, 1], [1, 1, 1, -1], [1, 1, 0, 0]])
+    cut = torch.tensor([[-1, 2, 0, 0], [0, 1, 0, 0], [0, 0, -1, 2], [0, 0, 0, 1]])
+    join = torch.tensor([[-1, 1, 0, 0], [0, 0, -1, 1]])
+    net = FullyConnected.from_weights([W.double() for W in (split, raise_, cut, join)])
+    return Subject(net, 2 * uniform_inputs(200, 2, 1) - 1, known={"skeleton": "cross"})
+
+
+# ---- What a rank means for other things: kernel regression, class boundaries, autoencoders, and two notions apart
+
+
+#: Samples at most that the kernel is fitted to, and points at which its Jacobian is taken.
+KERNEL_SAMPLES, KERNEL_POINTS = 200, 8
+
+#: Relative error of the kernel's coefficients above which K is not invertible for our purposes.
+LEAST_DIGITS = 1e-6
+
+#: Share of the singular value that noise alone would give the Jacobian, above which rounding is not clearly below it.
+CLEAR = 1e-2
+
+#: Cells along each axis of the first picture of a classifier.
+RESOLUTION = 96
+
+#: How far a trained autoencoder may be from the identity on its data, and its rank from k; the tolerance follows.
+NEAR = 0.05
+
+#: What is left of a change when a segment is halved to nothing, relative to the values: more is a jump.
+JUMP = 1e-6
+
+#: Lines along each axis that are searched for jumps of a function.
+LINES = 32
+
+#: Step to either side of a sample, and relative change of the Jacobian over it, above which it is at a kink.
+SIDESTEP, BENT = 1e-7, 1e-4
+
+
+@claim(
+    "C-rank-10",
+    "Kernel regression with a radial kernel has Rank Jf(x) = min{Rank(X−x), Rank Y}, whatever the rank of the task",
+    paper="rank2023",
+    where="App. D, 'Rank of kernel regression'",
+    hypotheses=("generic Y", "K invertible", "x not in X", "k' ≠ 0"),
+    sample=noisy_curve,
+)
+def kernels_see_every_dimension(subject: Subject) -> Verdict:
+    """Rank Jf(x) = min{Rank(X−x), Rank Y} half-way between samples, for the interpolant of a radial kernel.
+
+    Of the subject only X and Y count. Y is generic when it has noise of full support, of standard deviation
+    ``known["noise"]``; ``known["kernel"]`` and ``known["points"]`` choose a kernel (Laplace) and other points. Points
+    at which rounding would hide what that noise makes of Jf are left out.
+    """
+    known, Y = subject.known, subject.Y
+    if Y is None or Y.ndim != 2 or "noise" not in known or len(subject.X) < 2:
+        return lacking("C-rank-10", "=", "needs targets and the standard deviation of their noise: known['noise']")
+    rows = some_rows(subject.X, KERNEL_SAMPLES)
+    X, Y = subject.X[rows], Y[rows]
+    model = KernelRidge(known.get("kernel", "laplace")).fit(X, Y)
+    points = known.get("points", ((X[:-1] + X[1:]) / 2)[:KERNEL_POINTS])
+    distances = torch.cdist(points, X, compute_mode="donot_use_mm_for_euclid_dist")
+    pull = KERNELS[model.kernel][1](distances / model.length_)
+    nearest = float(distances.min())
+    # The coefficients are known to eps/rcond, and J is a sum in which terms of their size may cancel.
+    unit = max(1e-12, torch.finfo(torch.float64).eps * len(X) / max(model.rcond_, 1e-300))
+    told = model.state_ == "solved" and unit <= LEAST_DIGITS
+    hypotheses = [
+        Hypothesis.of("generic Y", known["noise"] > 0, f"noise {known['noise']:g}"),
+        Hypothesis.of("K invertible", told, f"{model.state_}, rcond {model.rcond_:.2g}"),
+        Hypothesis.of("x not in X", nearest > 0, f"nearest {nearest:.3g}"),
+        Hypothesis.of("k' ≠ 0", bool((pull * distances != 0).all()) or nearest == 0.0),
+    ]
+    if unmet(hypotheses):
+        return not_applicable("C-rank-10", "=", hypotheses)
+    s = torch.linalg.svdvals(model.jacobian(points))
+    terms = (model.coefficients_.norm(dim=1) * pull.abs() * distances).sum(1, keepdim=True) / model.length_**2
+    expected = torch.minimum(numerical_rank(X - points[:, None]), numerical_rank(Y))
+    clear = (unit * terms[:, 0] <= CLEAR * known["noise"] * _response(model, X, points, expected)).nonzero()[:, 0]
+    if len(clear) == 0:
+        return not_applicable("C-rank-10", "=", hypotheses, "rounding is as large as what the noise makes of Jf")
+    ranks = (s > unit * terms).sum(1)
+    return compare(
+        "C-rank-10",
+        ranks[clear],
+        "=",
+        expected[clear],
+        tolerance=1e-12,
+        hypotheses=hypotheses,
+        where=lambda i: f"point {int(clear[i])}",
+        details={"least and largest singular value": [float(s.min()), float(s.max())]},
+    )
+
+
+def _response(model: KernelRidge, X: Tensor, points: Tensor, ranks: Tensor) -> Tensor:
+    """s_r of K⁻¹A at each point, with Jf = YᵀK⁻¹A: noise of Y of size 1 gives Jf an r-th value of about that, (P,)."""
+    moves = KernelRidge(model.kernel, length=model.length_).fit(X, torch.eye(len(X), dtype=torch.float64))
+    s = torch.linalg.svdvals(moves.jacobian(points))
+    return s.gather(1, (ranks - 1).clamp_min(0)[:, None])[:, 0]
+
+
+@claim(
+    "C-rank-11",
+    "A classifier f = h∘g of bottleneck rank 1 has no tripoints: no point borders three classes",
+    paper="rank2023",
+    where="§5, 'Multiclass classification'",
+    hypotheses=("inputs in the plane", "three classes", "a layer of width 1", "partition resolved"),
+    sample=curved_stripes,
+)
+def stripes_do_not_meet(subject: Subject) -> Verdict:
+    """No tripoints in the box of the samples: g, up to the layer of width 1, is continuous, as networks are.
+
+    ``known["classifier"]`` is looked at in place of the network.
+    """
+    net, X = subject.net, subject.X
+    hypotheses = [
+        Hypothesis.of("inputs in the plane", net.dims[0] == 2, f"{net.dims[0]} inputs"),
+        Hypothesis.of("three classes", net.dims[-1] >= 3, f"{net.dims[-1]} scores"),
+        Hypothesis.of("a layer of width 1", min(net.dims) == 1, f"narrowest {min(net.dims)}"),
+    ]
+    low, high = X.amin(0), X.amax(0)
+    if any(h.status != "met" for h in hypotheses) or bool((low >= high).any()):
+        reason = "" if any(h.status != "met" for h in hypotheses) else "the samples span no box"
+        rest = Hypothesis.of("partition resolved", None, "not looked at")
+        return not_applicable("C-rank-11", "=", [*hypotheses, rest], reason)
+    box = torch.stack([low, high], 1).tolist()
+    found = tripoints(subject.known.get("classifier", net), box, resolution=RESOLUTION)
+    seen = f"{len(found.classes)} classes, {found.state}"
+    resolved = found.state == "computed" or (found.state == "unresolved" and len(found.tripoints) > 0)
+    hypotheses.append(Hypothesis.of("partition resolved", resolved, seen))
+    place = f", one near {[round(v, 4) for v in found.tripoints[0].tolist()]}" if len(found.tripoints) else ""
+    return compare(
+        "C-rank-11",
+        float(len(found.tripoints)),
+        "=",
+        0.0,
+        tolerance=0.0,
+        hypotheses=hypotheses,
+        where=seen + place,
+        details={"classes that touch, pairs": [float(found.adjacency.sum()) / 2]},
+    )
+
+
+@claim(
+    "C-rank-12",
+    "An autoencoder of rank k that is the identity on a k-dimensional manifold has J² = J with Im J the tangent space",
+    paper="rank2023",
+    where="§5, 'Autoencoders'",
+    hypotheses=("x off the kinks", "f = id on the manifold", "Rank Jf = k"),
+    sample=two_dimensional_autoencoder,
+)
+def autoencoders_project(subject: Subject) -> Verdict:
+    """‖J² − J‖ = 0 and ‖(1 − P_T)J‖ = 0: a projection onto the tangent space T, oblique or not.
+
+    ``known["tangents"]`` (N, d, k) has a basis of the tangent space at each sample. The identity is checked in
+    values, f(x) = x, and along the manifold, JT = T. What these and the (k+1)-st singular value leave, the tolerance
+    grants: J = UP + R with U = JT, PT = 1 gives ‖J² − J‖ ≤ ‖J‖²‖JT − T‖ + (1 + 2‖J‖)‖R‖.
+    """
+    net, tangents = subject.net, subject.known.get("tangents")
+    if tangents is None or net.dims[0] != net.dims[-1]:
+        return lacking("C-rank-12", "=", "needs an autoencoder and tangents of its data: known['tangents']")
+    found = points_of(subject)
+    T = torch.linalg.qr(tangents[found.index].double()).Q
+    k, J, x = T.shape[-1], found.J, subject.X[found.index]
+    scale = max(float((subject.X - subject.X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
+    if len(x) == 0:
+        rest = [Hypothesis.of(name, None) for name in ("f = id on the manifold", "Rank Jf = k")]
+        return not_applicable("C-rank-12", "=", [found.kink_hypothesis, *rest])
+    values = float((found.trace.outputs - x).norm(dim=1).max()) / scale
+    along = float(tangent_defect(J, T).max())
+    beyond = float(found.s[:, k:].sum(1).max()) if found.s.shape[1] > k else 0.0
+    least = float(found.s[:, k - 1].min())
+    hypotheses = [
+        found.kink_hypothesis,
+        Hypothesis.of("f = id on the manifold", max(values, along) <= NEAR, f"values {values:.2g}, JT {along:.2g}"),
+        Hypothesis.of("Rank Jf = k", beyond <= NEAR < least, f"k = {k}, s_k ≥ {least:.3g}, beyond {beyond:.2g}"),
+    ]
+    size = J.flatten(1).norm(dim=1)
+    largest = float(size.max())
+    off = (J - T @ (T.mT @ J)).flatten(1).norm(dim=1)
+    return compare(
+        "C-rank-12",
+        torch.cat([size + projection_defect(J), size + off]),
+        "=",
+        torch.cat([size, size]),
+        tolerance=rounding(net, condition=100 * largest) + (1 + largest) ** 2 * (along + beyond),
+        hypotheses=hypotheses,
+        where=lambda i: f"{found.name(i % len(x))}, {'J² = J' if i < len(x) else 'image'}",
+        details={"‖J² − J‖ by sample": projection_defect(J).tolist()},
+    )
+
+
+def _skeleton(name: str) -> Tensor:
+    """Points of a set of which no continuous image in ℝ is injective: arms that cross, or a closed curve, (M, 2)."""
+    t = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    if name == "cross":
+        return torch.cat([torch.stack([t, t], 1), torch.stack([t, -t], 1)])
+    return torch.stack([(math.pi * t).cos(), (math.pi * t).sin()], 1)
+
+
+def _across(box: Tensor) -> tuple[Tensor, Tensor]:
+    """Ends (a, b) of the pieces of horizontal and vertical lines across the box of some points.
+
+    The lines keep off the axes and other places that a symmetric function picks out: a function may lack a value there.
+    """
+    low, high = box.amin(0), box.amax(0)
+    i = torch.arange(LINES, dtype=torch.float64)
+    x, y = (low[axis] + (high - low)[axis] * (i + offset) / LINES for axis, offset in ((0, 0.4142), (1, 0.7321)))
+    grid = torch.stack(torch.meshgrid(x, y, indexing="ij"), -1)
+    pairs = [(grid[1:], grid[:-1]), (grid[:, 1:], grid[:, :-1])]
+    ends = [torch.cat([pair[end].reshape(-1, 2) for pair in pairs]) for end in (0, 1)]
+    return ends[0], ends[1]
+
+
+def _jacobians_off_kinks(subject: Subject, f: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """Jf(x) at the samples at which it is the same on both sides, (P, 2, 2)."""
+    X = subject.X
+    if f is None:
+        X = X[off_kinks(subject.trace())]
+        return jacobian(subject.net, X) if len(X) else X.new_zeros(0, 2, 2)
+    derivative = vmap(jacrev(lambda x: f(x[None])[0]))
+    step = SIDESTEP * max(1.0, float(X.abs().max())) * torch.tensor([math.cos(1.0), math.sin(1.0)], dtype=torch.float64)
+    J, *sides = (derivative(place).detach() for place in (X, X + step, X - step))
+    bend = torch.stack([(side - J).flatten(1).norm(dim=1) for side in sides]).amax(0)
+    return J[bend <= BENT * J.flatten(1).norm(dim=1)]
+
+
+@claim(
+    "C-rank-13",
+    "Rank_J(f) < Rank_BN(f) is possible: min(|x_0|,|x_1|)·(sign x_0, sign x_1), and the direction x/‖x‖",
+    paper="rank2023",
+    where="Prop. 1, Example 1; bottleneck2023 §3.3.1",
+    hypotheses=("f continuous", "f = id on a cross or circle", "x off the kinks"),
+    sample=cross_function,
+    erratum="Example 1 as printed jumps on the axes: (x_0, sign(x_1)|x_0|) for |x_0| ≥ |x_1|. The minimum is used.",
+)
+def two_notions_apart(subject: Subject) -> Verdict:
+    """Rank_J(f) + 1 ≤ 2 = Rank_BN(f) for f = id on ``known["skeleton"]``, "cross" or "circle".
+
+    If f = h∘g with g: ℝ² → ℝ were the identity there, g would be injective and continuous on a set that does not fit
+    into a line; so Rank_BN ≥ 2. Networks are continuous; of another ``known["function"]``, (N, 2) → (N, 2) in
+    torch, lines between samples and across the box of samples and skeleton are searched for jumps; a single point,
+    such as 0 for x/‖x‖, they do not meet. Rank_J is the maximum over the samples off the kinks.
+    """
+    name, X = subject.known.get("skeleton"), subject.X
+    if name not in ("cross", "circle") or X.shape[1] != 2 or subject.net.dims[-1] != 2:
+        reason = "needs a map of the plane, the identity on 'cross' or 'circle': known['skeleton']"
+        return lacking("C-rank-13", "≤", reason)
+    f: Callable[[Tensor], Tensor] | None = subject.known.get("function")
+    points = _skeleton(name)
+    image = subject.net.trace(points).outputs if f is None else f(points).detach()
+    a, b = _across(torch.cat([X, points]))
+    jump = 0.0 if f is None else largest_jump(f, torch.cat([X, a]), torch.cat([X.roll(1, 0), b]))
+    gap = float((image - points).abs().max())
+    J = _jacobians_off_kinks(subject, f)
+    continuous = None if math.isnan(jump) else jump <= JUMP
+    hypotheses = [
+        Hypothesis.of("f continuous", continuous, f"largest jump {jump:.2g}"),
+        Hypothesis.of("f = id on a cross or circle", gap <= 1e-9, f"differs by {gap:.2g} on the {name}"),
+        Hypothesis.of("x off the kinks", len(J) > 0, f"{len(J)} of {len(X)} samples are"),
+    ]
+    if unmet(hypotheses):
+        return not_applicable("C-rank-13", "≤", hypotheses)
+    s = torch.linalg.svdvals(J)
+    rank = int((s > 1e-9 * s.max()).sum(1).max())
+    return compare(
+        "C-rank-13",
+        rank + 1.0,
+        "≤",
+        2.0,
+        tolerance=0.0,
+        hypotheses=hypotheses,
+        where=f"Rank_J = {rank} over {len(J)} samples, Rank_BN = 2",
+        details={"largest second singular value": [float(s[:, 1].max())]},
+    )

@@ -1,0 +1,454 @@
+"""Functions of bottleneck rank 1 through data: always to be had, and steep (rank2023 Prop. 2 and Thm 2)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from isthmus._errors import DataError, IsthmusError
+from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims._evidence import Exponent, fit_exponent, gaussian_inputs, lacking, some_rows, steepest_on_segment
+from isthmus.claims.rank2023._families import uniform_inputs
+from isthmus.constructions import (
+    Construction,
+    linear_network,
+    positive_linear_network,
+    rank_one,
+)
+from isthmus.measures import parameter_norms
+from isthmus.measures._tsp import diameter, path_lower_bound, shortest_path
+from isthmus.networks import FullyConnected
+from isthmus.objective import cost
+
+
+def nearly_rank_one_family() -> Subject:
+    """W_ℓ = diag(1, √(C/L)) at depths 9 to 49, C = 6: balanced, ‖W‖² = L + C, and two dimensions that fade."""
+    C, depths = 6.0, [9, 16, 25, 36, 49]
+    family = [
+        FullyConnected.from_weights([torch.diag(torch.tensor([1.0, math.sqrt(C / L)], dtype=torch.float64))] * L)
+        for L in depths
+    ]
+    return Subject(family[-1], uniform_inputs(64, 2, 1), known={"family": family, "C": C})
+
+
+def fitted_by_rank_one() -> Subject:
+    """Twelve points of a map of the plane, fitted by a network of bottleneck rank 1 and depth 5."""
+    X = gaussian_inputs(12, 2, 1)
+    Y = torch.stack([X[:, 0], (X[:, 0] + X[:, 1]).abs()], 1)
+    return Subject(rank_one(X, Y, 5).network, X, Y, 0.02)
+
+
+def paths_through_surfaces() -> Subject:
+    """A rank-1 fit, and points drawn on closed surfaces of dimension 2 and 3, which have no border to feel."""
+    sizes, growth = [n for n in (60, 120, 240, 480) for _ in range(3)], {}
+    for k in (2, 3):
+        drawn = gaussian_inputs(sum(sizes), k + 1, k)
+        growth[k] = [points / points.norm(dim=1, keepdim=True) for points in drawn.split(sizes)]
+    return fitted_by_rank_one().replace(known={"path growth": growth})
+
+
+def linear_global_minimum() -> Subject:
+    """A linear network of depth 6 at the global minimum of cost + ridge·‖θ‖², in closed form, and its truth.
+
+    With XᵀX = N the loss over A is Σ(s_i − m_i)² + ridge·L·Σs_i^{2/L}, m_i the singular values of the true map: one
+    equation for each, s + ridge·s^{2/L−1} = m, by iteration from s = m.
+    """
+    N, L, ridge = 40, 6, 0.01
+    X = torch.linalg.qr(gaussian_inputs(N, 4, 5)).Q * N**0.5
+    M = gaussian_inputs(3, 2, 6) @ gaussian_inputs(2, 4, 7)
+    U, m, Vh = torch.linalg.svd(M, full_matrices=False)
+    U, m, Vh = U[:, :2], m[:2], Vh[:2]
+    s = m.clone()
+    for _ in range(200):
+        s = m - ridge * s.pow(2 / L - 1)
+    least = linear_network((U * s) @ Vh, L).network
+    return Subject(least, X, X @ M.mT, ridge, known={"truth": linear_network(M, L)})
+
+
+def plane_to_learn() -> Subject:
+    """300 points of the unit square and a linear map of rank 2 to ℝ³: depth 4, well above the threshold."""
+    A = torch.tensor([[1.0, 0.2], [0.1, 1.0], [0.3, 0.3]], dtype=torch.float64)
+    X = uniform_inputs(300, 2, 3)
+    truth = positive_linear_network(A, 4)
+    return Subject(truth.network, X, X @ A.mT, known={"truth": truth, "independent": True})
+
+
+# ---- Functions of bottleneck rank 1 through data: always to be had, and steep (rank2023 Prop. 2 and Thm 2)
+
+
+#: Samples at most that a fit of rank 1 goes through; a theorem about all data holds for some of it.
+FITTED = 200
+
+#: Samples at most whose shortest path is bounded, in O(n²) for each of many spanning trees.
+PATH_POINTS = 300
+
+
+def mean_squares(subject: Subject) -> Hypothesis:
+    """Rows of numbers and mean squares: what these claims are about."""
+    if subject.Y is None:
+        return Hypothesis.of("mean squares", None, "targets not given")
+    return Hypothesis.of("mean squares", subject.loss == "mse" and subject.Y.ndim == 2, f"loss {subject.loss}")
+
+
+def ridge_given(subject: Subject) -> Hypothesis:
+    """Its λ, without which there is no loss to bound."""
+    return Hypothesis.of("ridge > 0 given", bool(subject.ridge), "" if subject.ridge else "ridge not given")
+
+
+@claim(
+    "C-rank-4",
+    "inf {cost + (λ/L)‖W‖²} ≤ λ(1 + C_N/L), C_N a constant of the data",
+    paper="rank2023",
+    where="Prop. 2 and Prop. 8",
+    hypotheses=("ridge > 0 given", "mean squares", "ridge = λ/L", "L ≥ ⌈log₂(n_0+1)⌉ + 2", "distinct inputs"),
+    sample=fitted_by_rank_one,
+)
+def rank_one_bounds_the_loss(subject: Subject) -> Verdict:
+    """The whole loss of the network of ``rank_one`` through the data, at depths L, 2L and 4L with one C_N.
+
+    λ is ridge·L, or ``known["lambda"]`` in words of the paper, which must then agree. The loss of the network at hand
+    is in the details: above the bound it is no global minimum.
+    """
+    L, known = subject.net.depth, subject.known
+    hypotheses = [ridge_given(subject), mean_squares(subject)]
+    lam = None if not subject.ridge else subject.ridge * L
+    said = known.get("lambda", lam)
+    least = math.ceil(math.log2(subject.net.dims[0] + 1)) + 2
+    hypotheses += [
+        Hypothesis.of("ridge = λ/L", None if lam is None else math.isclose(lam, said), f"ridge·L {lam}, λ {said}"),
+        Hypothesis.of("L ≥ ⌈log₂(n_0+1)⌉ + 2", least <= L, f"L = {L}, least {least}"),
+    ]
+    if any(h.status != "met" for h in hypotheses) or subject.Y is None or lam is None:
+        return not_applicable("C-rank-4", "≤", [*hypotheses, Hypothesis.of("distinct inputs", None, "not looked at")])
+    rows = some_rows(subject.X, FITTED)
+    X, Y = subject.X[rows], subject.Y[rows]
+    depths = [L, 2 * L, 4 * L]
+    try:
+        fits = [rank_one(X, Y, L)]
+    except DataError as error:
+        return not_applicable("C-rank-4", "≤", [*hypotheses, Hypothesis.of("distinct inputs", False, error)])
+    C_N, u = fits[0].known.details["norm_constant"], fits[0].network.Ws[0][0]
+    fits += [rank_one(X, Y, depth, direction=u) for depth in depths[1:]]
+    losses = [whole_loss(fit.network, X, Y, lam / depth) for fit, depth in zip(fits, depths)]
+    return compare(
+        "C-rank-4",
+        losses,
+        "≤",
+        [lam * (1 + C_N / depth) for depth in depths],
+        # The fit is exact up to rounding of sums of steep pieces, whose squares count.
+        tolerance=rounding(fits[-1].network, condition=100.0),
+        hypotheses=[*hypotheses, Hypothesis.of("distinct inputs", True, f"{len(X)} samples")],
+        where=lambda i: f"L = {depths[i]}, {len(X)} samples",
+        details={
+            "C_N": [C_N],
+            "loss of the network": [whole_loss(subject.net, X, Y, lam / L)],
+            "loss of the fit by depth": losses,
+        },
+    )
+
+
+def whole_loss(net: FullyConnected, X: Tensor, Y: Tensor, ridge: float) -> float:
+    """Mean squares + ridge·‖θ‖², in float64."""
+    return float(cost(net.trace(X).outputs, Y)) + ridge * parameter_norms(net).total
+
+
+def _narrow_layer(subject: Subject) -> int | None:
+    """The first layer of width 1, the input counted as 0."""
+    return next((ell for ell, width in enumerate(subject.net.dims) if width == 1), None)
+
+
+@claim(
+    "C-rank-8",
+    "A function of bottleneck rank 1 has max‖Jf‖_op ≥ TSP(y_1…y_N)/diam(x_1…x_N), so ‖W‖² ≥ L(TSP/diam)^(2/L)",
+    paper="rank2023",
+    where="Thm 2 and Prop. 10",
+    hypotheses=("|slope| ≤ 1", "a layer of width 1", "two different inputs"),
+    sample=paths_through_surfaces,
+)
+def paths_are_steep(subject: Subject) -> Verdict:
+    """With y_i = f(x_i), an open path: f on the segment between the extreme values of g passes every y_i.
+
+    The segment's kinks are computed exactly, so that its steepest piece is seen however short. Networks are defined
+    on all of ℝ^d, which contains the hull. Above 15 points TSP is a lower bound. ``known["path growth"]`` maps k to
+    point sets of growing size drawn from an image of dimension k: their paths must grow at least like N^(1−1/k).
+    """
+    ell, net = _narrow_layer(subject), subject.net
+    rows = some_rows(subject.X, PATH_POINTS)
+    X = subject.X[rows]
+    across = diameter(X)
+    hypotheses = [
+        Hypothesis.of("|slope| ≤ 1", abs(net.slope) <= 1.0, f"slope {net.slope:g}"),
+        Hypothesis.of("a layer of width 1", ell is not None, f"narrowest {min(net.dims)}"),
+        Hypothesis.of("two different inputs", across > 0, f"diameter {across:.3g}"),
+    ]
+    if any(h.status != "met" for h in hypotheses) or ell is None:
+        return not_applicable("C-rank-8", "≥", hypotheses)
+    trace = net.trace(X)
+    g = X[:, 0] if ell == 0 else trace.preactivations[ell - 1][:, 0]
+    try:
+        steepest, walked = steepest_on_segment(net, X[g.argmin()], X[g.argmax()])
+    except IsthmusError as error:
+        return not_applicable("C-rank-8", "≥", hypotheses, str(error))
+    path = shortest_path(trace.outputs)
+    need, L = path.value / across, net.depth
+    lhs = [steepest, float(parameter_norms(net).weights.sum()) / L]
+    rhs = [need, need ** (2 / L)]
+    names = ["max‖Jf‖_op", "‖W‖²/L"]
+    details = {"TSP, diam, length of the segment's image": [path.value, across, walked]}
+    for k, sets in subject.known.get("path growth", {}).items():
+        growth = path_growth(sets)
+        lhs.append(growth.high)
+        rhs.append(1 - 1 / k)
+        names.append(f"exponent of the path for k = {k}, upper end of its interval")
+        details[f"exponent and its interval, k = {k}"] = growth.numbers
+    return compare(
+        "C-rank-8",
+        lhs,
+        "≥",
+        rhs,
+        tolerance=rounding(net, condition=100.0),
+        hypotheses=hypotheses,
+        where=lambda i: f"{names[i]} ({path.state} path of {len(X)} points)" if i < 2 else names[i],
+        details=details,
+    )
+
+
+def path_growth(sets: list[Tensor]) -> Exponent:
+    """Exponent e of TSP ∝ N^e over point sets of four sizes or more.
+
+    By the lower bound: paths found by exchanges get worse as N grows, which lifts the exponent by about 0.01. Small
+    sets lift it as much again; the term a/N takes that up.
+    """
+    lengths = [path_lower_bound(points, iterations=40).value for points in sets]
+    return fit_exponent([len(points) for points in sets], lengths, finite_size=True)
+
+
+# ---- The layer of rank 1 in networks whose norm is near L (rank2023 Prop. 4)
+
+
+#: Rows whose representations are decomposed.
+ROWS = 256
+
+#: Ratios of singular values below this are rounding.
+SMALLEST_RATIO = 1e-12
+
+
+@claim(
+    "C-rank-7",
+    "If ‖W‖² ≤ L + C at a minimum, some layer ℓ = O(√L) has s_2(Z_ℓ)/s_1(Z_ℓ) = O(L^(−1/4))",
+    paper="rank2023",
+    where="Prop. 4 and Prop. 9",
+    hypotheses=("|slope| ≤ 1", "‖W‖² ≤ L + C", "balanced", "outputs not constant"),
+    sample=nearly_rank_one_family,
+    erratum="Printed for s_1/s_2. The proof's bounds are used in a form that counts biases and every singular value.",
+    rate=True,
+)
+def layer_of_rank_one(subject: Subject) -> Verdict:
+    """min_ℓ Σ_{i≥2}λ_i(Z_ℓ) ≤ (1/m)[λ_1(X) + Σ_ℓ λ_1(Z_{ℓ-1})(C+ℓ−1)/(L−ℓ+1) + biases] over ℓ ≤ m, and Tr is not small.
+
+    λ_i are the eigenvalues of ZᵀZ/N. Because Σ_iλ_i(Z_ℓ) ≤ ‖W_ℓ‖²λ_1(Z_{ℓ-1}) + 2β⟨W_ℓμ, b_ℓ⟩ + β²‖b_ℓ‖², μ the mean
+    of the layer before, and ‖W_ℓ‖² ≤ (L+C)/(L−ℓ+1) if balanced, the sum over layers telescopes. At m = √L the bound
+    is O(L^{−1/2}), while the trace is at least the variance of the outputs over what the other layers can magnify.
+    Where ``known["family"]`` has networks of growing depth, with one ``known["C"]``, the exponent is fitted too.
+    """
+    family = [getattr(one, "network", one) for one in subject.known.get("family", [subject.net])]
+    rows = subject.X[some_rows(subject.X, ROWS)]
+    norms = [parameter_norms(net) for net in family]
+    excess = [one.total - len(one.weights) for one in norms]
+    alone = len(family) == 1
+    C = subject.known.get("C", excess[0] if alone else None)
+    spread = [float(net.trace(rows).outputs.var(0, correction=0).sum()) for net in family]
+    within = None if C is None else max(excess) <= C + 1e-9 * abs(C)
+    increasing = None if C is None else all(_balanced_start(one.weights, C) for one in norms)
+    hypotheses = [
+        Hypothesis.of("|slope| ≤ 1", all(abs(net.slope) <= 1 for net in family)),
+        Hypothesis.of("‖W‖² ≤ L + C", within, f"‖W‖² − L from {min(excess):.4g} to {max(excess):.4g}, C {C}"),
+        Hypothesis.of("balanced", increasing, "‖W_ℓ‖² ≤ (L+C)/(L−ℓ+1)"),
+        Hypothesis.of("outputs not constant", min(spread) > 0, f"least variance {min(spread):.3g}"),
+    ]
+    if any(h.status != "met" for h in hypotheses) or C is None:
+        return not_applicable("C-rank-7", "≤", hypotheses)
+    lhs, rhs, names, ratios = [], [], [], []
+    for net, variance in zip(family, spread):
+        if net.depth < 2:
+            return not_applicable("C-rank-7", "≤", hypotheses, "there is no hidden layer")
+        tail, bound, least, trace, ratio = _narrowing(net, rows, float(C), variance)
+        lhs += [tail, least]
+        rhs += [bound, trace]
+        names += [f"L = {net.depth}: Σ_(i≥2)λ_i", f"L = {net.depth}: trace"]
+        ratios.append(ratio)
+    details = {"depth": [float(net.depth) for net in family], "least s_2/s_1 up to layer √L": ratios}
+    # A layer of rank 1 up to rounding says no more than that the bound holds.
+    seen = [(float(net.depth), r) for net, r in zip(family, ratios) if r > SMALLEST_RATIO]
+    if len(seen) >= 3:
+        rate = fit_exponent(*zip(*seen))
+        lhs.append(rate.low)
+        rhs.append(-0.25)
+        names.append("exponent of s_2/s_1 in L, lower end of its interval")
+        details["exponent and its interval"] = rate.numbers
+    tolerance = rounding(max(family, key=lambda net: net.depth), condition=100.0)
+    return compare(
+        "C-rank-7",
+        lhs,
+        "≤",
+        rhs,
+        tolerance=tolerance,
+        hypotheses=hypotheses,
+        where=lambda i: names[i],
+        details=details,
+    )
+
+
+def _balanced_start(weights: Tensor, C: float) -> bool:
+    """‖W_ℓ‖² ≤ (L+C)/(L−ℓ+1): what the proof takes from ‖W_ℓ‖² being no larger than those after it."""
+    L = len(weights)
+    return bool((weights * torch.arange(L, 0, -1) <= (L + C) * (1 + 1e-9)).all())
+
+
+@torch.no_grad()
+def _narrowing(net: FullyConnected, X: Tensor, C: float, variance: float) -> tuple[float, float, float, float, float]:
+    """Least tail up to layer m = ⌈√L⌉ and its bound; bound of the trace there and the trace; least s_2/s_1."""
+    trace, L = net.trace(X), net.depth
+    m = min(L - 1, math.ceil(math.sqrt(L)))
+    values = [torch.linalg.svdvals(a).square() / len(X) for a in trace.activations[: m + 1]]
+    top = [float(v[0]) for v in values]
+    tails = [float(v[1:].sum()) for v in values[1:]]
+    bound = top[0]
+    for ell in range(1, m + 1):
+        bound += top[ell - 1] * (C + ell - 1) / (L - ell + 1)
+        if trace.bs:
+            b = net.bias * trace.bs[ell - 1]
+            bound += float(b @ (b + 2 * trace.Ws[ell - 1] @ trace.activations[ell - 1].mean(0)))
+    best = min(range(m), key=tails.__getitem__)
+    onward = torch.stack([W.square().sum() for W in trace.Ws[best + 1 :]])
+    # In logarithms: the mean to the power of the depth overflows in untrained networks.
+    least = math.exp(min(700.0, math.log(variance) - len(onward) * float(onward.mean().log())))
+    ratios = [float((v[1] / v[0]).sqrt()) if len(v) > 1 and v[0] > 0 else 0.0 for v in values[1:]]
+    return tails[best], bound / m, least, top[best + 1] + tails[best], min(ratios)
+
+
+# ---- The true rank against rank 1: what f* costs, and from how many samples on it is cheaper (rank2023 Prop. 5)
+
+
+#: Relative difference up to which outputs are the targets.
+SAME = 1e-8
+
+
+@claim(
+    "C-rank-6",
+    "Minimisers of data y = f*(x) have ‖Ŵ‖²/L ≤ k + C/L, k = Rank_BN(f*) and C a constant of f* alone",
+    paper="rank2023",
+    where="Prop. 5 and Prop. 11",
+    hypotheses=("ridge > 0 given", "mean squares", "f* written at depth L", "y_i = f*(x_i)", "loss ≤ that of f*"),
+    sample=linear_global_minimum,
+)
+def no_more_than_the_truth(subject: Subject) -> Verdict:
+    """‖Ŵ‖²/L ≤ k + C/L with C = ‖θ*‖² − kL of f* as a network of depth L, ``known["truth"]`` (a Construction).
+
+    Of the global minimum the proof takes only that its loss is not above that of f*, which is what is checked.
+    ``known["C"]`` replaces the constant.
+    """
+    truth, L = subject.known.get("truth"), subject.net.depth
+    if truth is None:
+        return lacking("C-rank-6", "≤", "needs f* as a construction of this depth: known['truth']")
+    hypotheses = [
+        ridge_given(subject),
+        mean_squares(subject),
+        Hypothesis.of("f* written at depth L", truth.depth == L, f"depths {truth.depth} and {L}"),
+    ]
+    if any(h.status != "met" for h in hypotheses) or subject.Y is None or subject.ridge is None:
+        rest = [Hypothesis.of(name, None, "not looked at") for name in ("y_i = f*(x_i)", "loss ≤ that of f*")]
+        return not_applicable("C-rank-6", "≤", [*hypotheses, *rest])
+    total = parameter_norms(subject.net).total
+    own = whole_loss(subject.net, subject.X, subject.Y, subject.ridge)
+    best = whole_loss(truth.network, subject.X, subject.Y, subject.ridge)
+    hypotheses += [
+        _reproduces(truth, subject.X, subject.Y),
+        Hypothesis.of("loss ≤ that of f*", own <= best * (1 + 1e-9), f"{own:.6g} and {best:.6g}"),
+    ]
+    k, C = truth.known.rank, float(subject.known.get("C", truth.excess))
+    return compare(
+        "C-rank-6",
+        total / L,
+        "≤",
+        k + C / L,
+        tolerance=rounding(subject.net) + 1e-9,
+        hypotheses=hypotheses,
+        where=f"k = {k}, C = {C:.4g}",
+        details={"‖Ŵ‖²/L": [total / L], "‖θ*‖²/L": [parameter_norms(truth.network).per_depth]},
+    )
+
+
+def _reproduces(truth: Construction, X: Tensor, Y: Tensor) -> Hypothesis:
+    gap = float((truth.network.trace(X).outputs - Y).abs().max()) / max(float(Y.abs().max()), 1e-300)
+    return Hypothesis.of("y_i = f*(x_i)", gap <= SAME, f"relative difference {gap:.2g}")
+
+
+@claim(
+    "C-rank-14",
+    "For N > ((k+C/L)/c)^(kL/(2k−2)) the truth of rank k costs less than any fit of rank 1, whose R1 ≥ 2 log(TSP/diam)",
+    paper="rank2023",
+    where="After Prop. 5; bottleneck2023 §3.1",
+    hypotheses=("f* of rank k > 1 as a network", "y_i = f*(x_i)", "independent inputs", "N above the threshold"),
+    sample=plane_to_learn,
+    rate=True,
+)
+def regime_of_recovery(subject: Subject) -> Verdict:
+    """‖θ*‖²/L ≤ (TSP/diam)^{2/L}, the least ‖W‖²/L of rank 1; and C_N ≥ 2 log(TSP/diam) for actual fits, over N.
+
+    C = ‖θ*‖² − kL is that of ``known["truth"]``; c is the largest with (TSP/diam)^{2/L} ≥ c·N^{(2/L)(1−1/k)} for the
+    data and for an eighth, a quarter and half of it, or ``known["c"]``: estimated, so that the threshold marks a
+    regime and no bound.
+    """
+    truth = subject.known.get("truth")
+    if truth is None or subject.known.get("independent") is None:
+        reason = "needs f* as a construction, and whether inputs are i.i.d.: known['truth'], known['independent']"
+        return lacking("C-rank-14", "≤", reason)
+    k, L = truth.known.rank, truth.depth
+    X = subject.X[some_rows(subject.X, PATH_POINTS)]
+    Y = truth.network.trace(X).outputs
+    sizes = [len(X) // 8, len(X) // 4, len(X) // 2, len(X)]
+    hypotheses = [
+        Hypothesis.of("f* of rank k > 1 as a network", k > 1, f"k = {k}"),
+        Hypothesis.of("y_i = f*(x_i)", True, "computed")
+        if subject.Y is None
+        else _reproduces(truth, subject.X, subject.Y),
+        Hypothesis.of("independent inputs", bool(subject.known["independent"])),
+    ]
+    if any(h.status != "met" for h in hypotheses) or sizes[0] < 2:
+        rest = Hypothesis.of("N above the threshold", None, f"{len(X)} samples")
+        return not_applicable("C-rank-14", "≤", [*hypotheses, rest])
+    across = max(diameter(X), 1e-300)
+    need = [shortest_path(Y[:n]).value / across for n in sizes]
+    if min(need) <= 0:
+        rest = Hypothesis.of("N above the threshold", None, "outputs coincide")
+        return not_applicable("C-rank-14", "≤", [*hypotheses, rest])
+    power = (2 / L) * (1 - 1 / k)
+    c = float(subject.known.get("c", min(r ** (2 / L) / n**power for r, n in zip(need, sizes))))
+    cost_of_truth = parameter_norms(truth.network).per_depth
+    threshold = (cost_of_truth / c) ** (1 / power)
+    hypotheses.append(Hypothesis.of("N above the threshold", len(X) > threshold, f"{len(X)} and {threshold:.4g}"))
+    if hypotheses[-1].status != "met":
+        return not_applicable("C-rank-14", "≤", hypotheses)
+    constants = [rank_one(X[:n], Y[:n], max(L, 3)).known.details["norm_constant"] for n in sizes]
+    growth = fit_exponent(sizes, need)
+    return compare(
+        "C-rank-14",
+        [cost_of_truth, *(2 * math.log(r) for r in need)],
+        "≤",
+        [need[-1] ** (2 / L), *constants],
+        tolerance=rounding(truth.network),
+        hypotheses=hypotheses,
+        where=lambda i: f"norms over L, N = {len(X)}" if i == 0 else f"R1 of rank 1, N = {sizes[i - 1]}",
+        details={
+            "N": [float(n) for n in sizes],
+            "C_N of a fit of rank 1": constants,
+            "c and threshold": [c, threshold],
+            "2(1−1/k) and twice the exponent of TSP/diam, with its interval": [
+                2 * (1 - 1 / k),
+                *(2 * e for e in growth.numbers),
+            ],
+        },
+    )

@@ -1,0 +1,532 @@
+"""Taking snapshots of a module on the same samples, without a trace in it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from isthmus._atomic import open_checked, shown
+from isthmus._checks import check_choice, check_integer, fail
+from isthmus._errors import DataError, FileFormatError
+from isthmus._tensorfile import DTYPES, MAX_FILE_BYTES, read_body, read_header
+from isthmus.diagnosis._capture import run, untouched, unwrap
+from isthmus.diagnosis._diagnose import as_torch, unit_roundoff, wanted
+from isthmus.diagnosis._history import (
+    FAILED,
+    MEASURED,
+    NOT_FINITE,
+    TOP,
+    History,
+    LayerSnapshot,
+    Snapshot,
+    SpectrumSnapshot,
+)
+from isthmus.diagnosis._inputs import batches
+from isthmus.diagnosis._observe import as_rows
+from isthmus.diagnosis._ranks import rounding_floor
+from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum, weighted_layers
+from isthmus.diagnosis._whole import targets_of
+from isthmus.measures import participation_ratio, read_spectrum
+from isthmus.objective import LOSSES, cost
+
+#: Smaller side up to which all singular values are computed: an SVD of 512² takes a twentieth of a second.
+EXACT_UP_TO = 512
+
+#: Rows of a representation for each sample asked for: positions of images and tokens count as rows.
+ROWS_PER_SAMPLE = 8
+
+
+_NONE = torch.empty(0, dtype=torch.float64)
+
+
+class Camera:
+    """Takes snapshots of a module on the same samples.
+
+    Parameters
+    ----------
+    who : str
+        The public function that errors name.
+    module, X, Y, loss, layers, unpack
+        As in ``diagnose``.
+    max_samples : int
+        Samples that are run for a snapshot: evenly spaced ones of arrays, the first ones of a loader.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        module: nn.Module,
+        X: Any,
+        Y: Any = None,
+        *,
+        loss: str = "mse",
+        layers: Sequence[str] | str | None = None,
+        max_samples: int = 512,
+        unpack: Callable[[Any], Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_choice(who, "loss", loss, LOSSES)
+        check_integer(who, "max_samples", max_samples, low=2)
+        self.module, notes = unwrap(module, who=who)
+        self._who, self._layers, self._loss, self._seed = who, layers, loss, seed
+        self._rows = ROWS_PER_SAMPLE * max_samples
+        if layers is not None and not any(wanted(layer.name, layers) for layer in self._weighted(self._plain())):
+            fail(who, "`layers` must name layers with parameters", layers, "See `module.named_modules()`.")
+        # A loader may draw from any generator, and its first batch is not the user's first batch.
+        with untouched(self.module, eval=False):
+            source = batches(who, X, self.module, unpack=unpack)
+            self._targets = None if Y is None else self._matching(Y, source.samples, max_samples)
+            self._call = source.first(max_samples)
+        self.notes = (*notes, *source.notes)
+
+    def _matching(self, Y: Any, samples: int | None, max_samples: int) -> Tensor:
+        """The targets of the samples that are run."""
+        if samples is None:
+            got, do = "`X` as a loader", "Pass arrays for both, or leave `Y` out."
+            fail(self._who, "`Y` goes with `X` given as arrays", got, do)
+        targets = targets_of(self._who, Y, self._loss)
+        if len(targets) != samples:
+            got, do = f"{samples} and {len(targets)}", "Pass one target for each sample."
+            fail(self._who, "`X` and `Y` must have as many rows", got, do, error=DataError)
+        count = min(max_samples, samples)
+        return targets[torch.arange(count) * samples // count]
+
+    def _plain(self) -> nn.Module:
+        """The module with layers that can be hooked; networks of this library are written out, with their weights."""
+        with torch.random.fork_rng(devices=[]):  # new layers draw their first weights
+            return as_torch(self.module)
+
+    def _weighted(self, module: nn.Module) -> list[WeightedLayer]:
+        return [layer for layer in weighted_layers(module) if wanted(layer.name, self._layers)]
+
+    @torch.no_grad()
+    def take(self, step: int) -> Snapshot:
+        """A snapshot; the module, the generators and the user's graph stay as they are."""
+        module = self._plain()
+        weighted = self._weighted(module)
+        eps = unit_roundoff(module) * max(len(weighted), 1)
+        layouts = {layer.name: layer.layout for layer in weighted}
+        seen: dict[str, SpectrumSnapshot] = {}
+        costs: list[float] = []
+
+        def visit(name: str, output: Tensor, number: int) -> None:  # noqa: ARG001
+            # Of a layer that is called several times, the last call.
+            if name in layouts:
+                seen[name] = self._representation(output, layouts[name], eps)
+            if name == "" and self._targets is not None:
+                costs.append(self._cost(output, self._targets))
+
+        with ExitStack() as stack:
+            for device in {"cpu", *(p.device.type for p in module.parameters())}:
+                # In the module's own dtype; weights that autocast casts and keeps must not reach the user's step.
+                stack.enter_context(torch.autocast(device, enabled=False))
+            run(module, [self._call], dict.fromkeys([*layouts, ""]), visit, who=self._who)
+        layers = [self._layer(layer, seen.get(layer.name), eps) for layer in weighted]
+        bad = [
+            f"{one.name or '(itself)'} ({part.label})"
+            for one in layers
+            for part in _spectra(one)
+            if part.status == NOT_FINITE
+        ]
+        return Snapshot(
+            step=step,
+            state=NOT_FINITE if bad else MEASURED,
+            note=f"NaN or infinite: {', '.join(bad[:6])}{' and more' * (len(bad) > 6)}" if bad else "",
+            layers=tuple(layers),
+            norm_squared=sum(_square(p) for p in self.module.parameters()),
+            cost=costs[-1] if costs else math.nan,
+        )
+
+    def _layer(self, layer: WeightedLayer, seen: SpectrumSnapshot | None, eps: float) -> LayerSnapshot:
+        return LayerSnapshot(layer.name, layer.kind, tuple(self._weights(part, eps) for part in layer.parts), seen)
+
+    def _weights(self, part: WeightPart, eps: float) -> SpectrumSnapshot:
+        found = weight_spectrum(part, exact_up_to=EXACT_UP_TO, k=TOP, seed=self._seed)
+        if found.method == "not computed":
+            return _missing(part.label, "not computed" if part.note else NOT_FINITE)
+        whole = found.method != "randomised"
+        return _spectrum_snapshot(part.label, found.values, found.norm * found.norm, eps, whole=whole)
+
+    def _representation(self, output: Tensor, layout: str, eps: float) -> SpectrumSnapshot:
+        rows, _ = as_rows(output, layout)
+        # With more units than an exact spectrum may have, as many rows.
+        most = self._rows if rows.shape[1] <= EXACT_UP_TO else EXACT_UP_TO
+        if len(rows) > most:
+            rows = rows[torch.arange(most, device=rows.device) * len(rows) // most]
+        A = rows.double()
+        size = torch.linalg.vector_norm(A) / len(A) ** 0.5
+        if not bool(torch.isfinite(size)):
+            return _missing("representation", NOT_FINITE)
+        if len(A) < 2:
+            return _missing("representation", "not computed")
+        values = _singular_values(A - A.mean(0), unit_roundoff(self.module)) / len(A) ** 0.5
+        norm, floor = float(values.square().sum()), rounding_floor(size, eps)
+        return _spectrum_snapshot("representation", values.cpu(), norm, eps, floor=floor)
+
+    def _cost(self, output: Tensor, targets: Tensor) -> float:
+        targets = targets.to(output.device)
+        if self._loss == "mse":
+            if targets.shape != output.shape:
+                got = f"{tuple(targets.shape[1:])} for outputs {tuple(output.shape[1:])}"
+                fail(self._who, "`Y` must have the shape of the outputs", got, "Match it.", error=DataError)
+            output, targets = output.flatten(1), targets.flatten(1)
+        return float(cost(output.double(), targets, self._loss))
+
+
+def safely(take: Callable[[int], Snapshot], step: int) -> Snapshot:
+    """A snapshot whatever happens: what fails is its ``note``, never an exception in somebody's training loop."""
+    try:
+        return take(step)
+    except Exception as error:  # whatever the user's forward raises
+        note = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return Snapshot(step, FAILED, note, (), math.nan, math.nan)
+
+
+def timed(take: Callable[[], Snapshot]) -> tuple[Snapshot, float]:
+    """A snapshot and the seconds it took."""
+    started = time.perf_counter()
+    return take(), time.perf_counter() - started
+
+
+def _singular_values(A: Tensor, eps: float) -> Tensor:
+    """All singular values of A (float64), as exact as data with the unit round-off ``eps`` deserve.
+
+    Square roots of the eigenvalues of the Gram matrix have a floor near 1e-7·s₁: twice as fast as an SVD, and below
+    what single precision leaves.
+    """
+    if eps < 1e-8:
+        return torch.linalg.svdvals(A)
+    gram = A.mT @ A if A.shape[0] >= A.shape[1] else A @ A.mT
+    return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
+
+
+def _spectrum_snapshot(
+    label: str, values: Tensor, norm_squared: float, eps: float, *, floor: float = 0.0, whole: bool = True
+) -> SpectrumSnapshot:
+    reading = read_spectrum(values, eps=eps, floor=floor)
+    # Of the largest values alone, only a clear drop says how many there are.
+    told = reading.status in ("clear", "zero") or (whole and reading.status == "full")
+    return SpectrumSnapshot(
+        label=label,
+        values=values[:TOP].clone(),
+        norm_squared=norm_squared,
+        participation_ratio=float(participation_ratio(values)),
+        rank=reading.count if told else None,
+        status=reading.status if told else "unclear",
+    )
+
+
+def _spectra(layer: LayerSnapshot) -> list[SpectrumSnapshot]:
+    return [*layer.weights, *([] if layer.representation is None else [layer.representation])]
+
+
+def _missing(label: str, status: str) -> SpectrumSnapshot:
+    return SpectrumSnapshot(label, _NONE, math.nan, math.nan, None, status)
+
+
+def _square(parameter: Tensor) -> float:
+    if not parameter.is_floating_point():
+        return 0.0
+    norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=torch.float64))
+    return norm * norm
+
+
+# ---- The Monitor: ranks, norms and spectra during somebody's own training loop, which it does not change
+
+
+class Monitor:
+    """Record ranks, norms and spectra every so many steps of a training loop: ``with Monitor(module, X) as m: …``.
+
+    Snapshots are taken on entering, every ``every`` steps and on leaving, by hooks: the loop needs no further call. A
+    step is a forward of ``module`` in training mode with gradients on, or, where an ``optimizer`` is given, one of its
+    steps (that is the better count where gradients are accumulated). The weights that the training ends with are bit
+    for bit those it would have without the Monitor.
+
+    Parameters
+    ----------
+    module : nn.Module
+        As the loop calls it; a compiled or parallel wrapper is looked into.
+    X : array, tensor, DataFrame, tuple or dict of them, or DataLoader
+        What representations are measured on, as in ``diagnose``.
+    every : int, default 100
+    Y : array, optional
+        Targets, for the cost.
+    layers : str or sequence of str, optional
+        Names or globs; all layers with parameters unless given.
+    optimizer : torch.optim.Optimizer, optional
+        Count its steps instead of forwards.
+    max_samples : int, default 512
+        Samples that each snapshot runs, in the module's own dtype.
+    max_snapshots : int, default 1000
+        When there are more, every second one is dropped and ``every`` doubles: memory and time stay bounded.
+    loss, unpack, seed
+        As in ``diagnose``.
+
+    Attributes
+    ----------
+    history : History
+        What was recorded so far.
+    step : int
+        Steps counted so far.
+    overhead : float
+        Share of the time since entering that was spent here.
+
+    Notes
+    -----
+    On entering, anything wrong with ``X`` is an error. Inside, nothing raises: a snapshot that could not be taken has
+    the state ``"failed"`` and says why, one of weights that are NaN or infinite ``"not finite"``. Hooks that the module
+    already has are run by a snapshot's forward as by any other in evaluation mode.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    >>> X = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+    >>> with Monitor(net, X, every=2) as monitor:
+    ...     for _ in range(5):
+    ...         optimizer.zero_grad()
+    ...         net(X).square().mean().backward()
+    ...         optimizer.step()
+    >>> monitor.history.steps
+    (0, 2, 4, 5)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        X: Any,
+        every: int = 100,
+        *,
+        Y: Any = None,
+        layers: Sequence[str] | str | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        max_samples: int = 512,
+        max_snapshots: int = 1000,
+        loss: str = "mse",
+        unpack: Callable[[Any], Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        who = "Monitor"
+        self.every = check_integer(who, "every", every, low=1)
+        self._most = check_integer(who, "max_snapshots", max_snapshots, low=3)
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            got = type(optimizer).__name__
+            fail(who, "`optimizer` must be a torch.optim.Optimizer", got, "Pass the one that the loop steps.")
+        options = {"loss": loss, "layers": layers, "max_samples": max_samples, "unpack": unpack, "seed": seed}
+        self._camera = Camera(who, module, X, Y, **options)
+        if optimizer is None and module._compiled_call_impl is not None:
+            got, do = "a module compiled in place", "Pass `optimizer`: its steps are counted instead."
+            fail(who, "forwards are counted by a hook, which compiled code leaves out", got, do)
+        # The wrapper's own forward is the one that the loop calls, and no compiled code.
+        self._called, self._optimizer = module, optimizer
+        self._settings = {
+            "every": every,
+            "counts": "forwards in training mode" if optimizer is None else f"steps of {type(optimizer).__name__}",
+            "layers": [layers] if isinstance(layers, str) else None if layers is None else list(layers),
+            "max_samples": max_samples,
+            "loss": None if Y is None else loss,
+            "seed": seed,
+        }
+        self.step = 0
+        self._snapshots: list[Snapshot] = []
+        self._hook: RemovableHandle | None = None
+        self._busy = False
+        self._spent, self._entered, self._left = 0.0, 0.0, 0.0
+
+    @property
+    def history(self) -> History:
+        """What was recorded so far."""
+        settings = {**self._settings, "overhead": self.overhead}
+        if self.every != self._settings["every"]:
+            settings["every_at_the_end"] = self.every
+        return History(tuple(self._snapshots), self._camera.notes, settings)
+
+    @property
+    def overhead(self) -> float:
+        """Share of the wall time since entering that was spent in snapshots; 0 before."""
+        until = self._left or time.perf_counter()
+        return self._spent / (until - self._entered) if self._entered else 0.0
+
+    def record(self) -> Snapshot:
+        """Take a snapshot now, besides those that are due."""
+        self._busy = True
+        try:
+            snapshot, seconds = timed(lambda: safely(self._camera.take, self.step))
+        finally:
+            self._busy = False
+        self._spent += seconds
+        self._keep(snapshot)
+        return snapshot
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        self._snapshots.append(snapshot)
+        if len(self._snapshots) > self._most:
+            self._snapshots = self._snapshots[:-1:2] + self._snapshots[-1:]
+            self.every *= 2
+
+    def __enter__(self) -> Monitor:
+        if self._hook is not None:
+            fail("Monitor", "a Monitor is entered once at a time", "one that is open", "Leave it first, or make two.")
+        self._spent, self._entered, self._left = 0.0, time.perf_counter(), 0.0
+        snapshot, seconds = timed(lambda: self._camera.take(self.step))
+        self._spent += seconds
+        self._keep(snapshot)
+        if self._optimizer is not None:
+            self._hook = self._optimizer.register_step_post_hook(self._after_step)
+        else:
+            self._hook = self._called.register_forward_pre_hook(self._before_forward)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        if self._snapshots[-1].step != self.step:
+            self.record()
+        self._left = time.perf_counter()
+
+    def _before_forward(self, *_: Any) -> None:
+        # The module's own flag: that of a compiled wrapper is a copy.
+        if self._busy or not (self._camera.module.training and torch.is_grad_enabled()):
+            return
+        # Before forward number n + 1 the weights are those after n steps.
+        self._when_due()
+        self.step += 1
+
+    def _after_step(self, *_: Any) -> None:
+        self.step += 1
+        self._when_due()
+
+    def _when_due(self) -> None:
+        if self.step % self.every == 0 and self._snapshots[-1].step != self.step:
+            self.record()
+
+
+# ---- A series of checkpoints of one network, looked at one after the other
+
+
+_CONVERT = "`isthmus convert OLD NEW.safetensors` makes a file of numbers of it; with --raw, of any class of network."
+
+
+def diagnose_checkpoints(
+    module: nn.Module,
+    checkpoints: Iterable[Mapping[str, Tensor] | str | os.PathLike[str]],
+    X: Any,
+    Y: Any = None,
+    *,
+    steps: Sequence[int] | None = None,
+    loss: str = "mse",
+    layers: Sequence[str] | str | None = None,
+    max_samples: int = 512,
+    unpack: Callable[[Any], Any] | None = None,
+    seed: int = 0,
+) -> History:
+    """Ranks, norms and spectra over a series of checkpoints of one network.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Of the same shape; a copy is loaded, the module itself stays as it is.
+    checkpoints : iterable of state dicts or paths
+        Paths of ``.safetensors`` files, those of this library or of any other; pickles are never loaded. One is read
+        at a time.
+    X, Y, loss, layers, max_samples, unpack, seed
+        As in :class:`~isthmus.diagnosis.Monitor`.
+    steps : sequence of int, optional
+        The step of each checkpoint; 0, 1, 2, … unless given.
+
+    Returns
+    -------
+    History
+    """
+    who = "diagnose_checkpoints"
+    if isinstance(checkpoints, (str, os.PathLike, Mapping)):
+        got = type(checkpoints).__name__
+        fail(who, "`checkpoints` must be a series of state dicts or paths", got, "Put it into a list.")
+    numbers = None if steps is None else [check_integer(who, "steps", one, low=0) for one in steps]
+    if isinstance(checkpoints, Sequence) and numbers is not None and len(numbers) != len(checkpoints):
+        got = f"{len(numbers)} steps for {len(checkpoints)} checkpoints"
+        fail(who, "`steps` must have one entry for each checkpoint", got, "Give each its step.")
+    plain, _ = unwrap(module, who=who)
+    try:
+        replica = copy.deepcopy(plain)
+    except Exception as error:  # whatever a user's __deepcopy__ raises
+        got = f"{type(error).__name__}: {error}"
+        fail(who, "`module` must be copyable", got, "Pass a new module of the same class.")
+    camera = Camera(who, replica, X, Y, loss=loss, layers=layers, max_samples=max_samples, unpack=unpack, seed=seed)
+    snapshots = []
+    for index, checkpoint in enumerate(checkpoints):
+        if numbers is not None and index >= len(numbers):
+            fail(who, "`steps` must have one entry for each checkpoint", f"{len(numbers)} for more", "Give all.")
+        is_path = isinstance(checkpoint, (str, os.PathLike))
+        label = shown(checkpoint) if is_path else f"checkpoint {index}"
+        load_strictly(who, replica, read_state(who, checkpoint) if is_path else checkpoint, label)
+        snapshots.append(camera.take(index if numbers is None else numbers[index]))
+    if not snapshots:
+        fail(who, "`checkpoints` must not be empty", "none", "Pass state dicts or paths.", error=DataError)
+    settings = {"checkpoints": len(snapshots), "max_samples": max_samples, "seed": seed}
+    return History(tuple(snapshots), camera.notes, settings)
+
+
+def read_state(who: str, path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, written by this library (its hashes are checked) or by any other."""
+    label = shown(path)
+    with open_checked(who, path, MAX_FILE_BYTES) as (handle, size):
+        refuse_pickle(who, path, handle.read(4))
+        handle.seek(0)
+        header = read_header(who, handle, size, label)
+        if "sha256" in header.metadata:
+            return read_body(who, handle, header, label)
+        # The header accounts for every byte of the file: nothing larger than it can be asked for.
+        return {
+            entry.name: _tensor(handle.read(entry.end - entry.begin), DTYPES[entry.code], entry.shape)
+            for entry in header.entries
+        }
+
+
+def _tensor(content: bytes, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
+    return flat.reshape(tuple(shape))
+
+
+def refuse_pickle(who: str, path: str | os.PathLike[str], start: bytes) -> None:
+    """Fail if a file is a pickle by its name or its first bytes: loading one runs whatever code is in it."""
+    name = Path(path).name
+    by_name = name.lower().endswith((".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin"))
+    if by_name or start[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+        must = f"{shown(path)} must be a safetensors file"
+        fail(who, must, "a pickle, which can run code when it is loaded", _CONVERT, error=FileFormatError)
+
+
+def load_strictly(who: str, module: nn.Module, state: Any, label: str) -> None:
+    """Load a state dict into ``module``, or fail naming the tensors that do not match."""
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        fail(who, f"{label} must be a state dict or a path", type(state).__name__, "Pass `module.state_dict()`.")
+    try:
+        module.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        own = module.state_dict()
+        shapes = {name: (tuple(own[name].shape), tuple(state[name].shape)) for name in own if name in state}
+        wrong = [f"{name} {there} for {here}" for name, (here, there) in shapes.items() if here != there]
+        parts = {
+            "missing": [name for name in own if name not in state],
+            "not in the module": [name for name in state if name not in own],
+            "of another shape": wrong,
+        }
+        said = [f"{what}: {', '.join(names[:5])}{', …' * (len(names) > 5)}" for what, names in parts.items() if names]
+        got, do = "; ".join(said) or str(error), "Pass the module that it was saved from."
+        fail(who, f"{label} must have the tensors of the module", got, do, error=DataError)

@@ -1,0 +1,526 @@
+"""The Diagnosis: what was found at every layer and in the whole, as plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from isthmus import _html
+from isthmus._checks import fail
+from isthmus._errors import FileFormatError
+from isthmus.diagnosis._jacobians import NOTHING
+from isthmus.diagnosis._ranks import Evidence, Isthmus
+from isthmus.measures import FrequencySpectrum, GapRule, Mechanics, Reading, participation_ratio, stable_rank
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+#: Values of one spectrum that are written to JSON: the first half one by one, those after them thinned evenly.
+MOST_VALUES = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Singular values and how they were obtained.
+
+    Attributes
+    ----------
+    values : Tensor (r,)
+        Decreasing, float64; empty when not computed.
+    method : str
+        ``"exact"``, ``"by frequency"``, ``"unfolded filter"``, ``"randomised"``, ``"sketched"``, ``"not computed"``.
+    error : float
+        Estimated error of the values relative to the largest.
+    reading : Reading or None
+        The count that stands out.
+    note : str
+    """
+
+    values: Tensor
+    method: str
+    error: float = 0.0
+    reading: Reading | None = None
+    note: str = ""
+
+    @property
+    def rank(self) -> int | None:
+        """The count that clearly stands out (all of them, where nothing drops), None when unclear."""
+        return None if self.reading is None or self.reading.status == "unclear" else self.reading.count
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; thinned if long."""
+        count = len(self.values)
+        keep = kept_numbers(count)
+        return {
+            "values": [float(v) for v in self.values[keep]],
+            "count": count,
+            "method": self.method,
+            "error": _number(self.error),
+            "reading": None if self.reading is None else asdict(self.reading),
+            "note": self.note,
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Spectrum:
+        """Inverse of :meth:`to_dict`, up to thinning."""
+        reading = None if content["reading"] is None else Reading(**content["reading"])
+        values = torch.tensor(content["values"], dtype=torch.float64)
+        return Spectrum(values, str(content["method"]), _float(content["error"]), reading, str(content["note"]))
+
+
+def kept_numbers(count: int) -> Tensor:
+    """Which of ``count`` values are written to JSON, from 0."""
+    if count <= MOST_VALUES:
+        return torch.arange(count)
+    half = MOST_VALUES // 2
+    return torch.cat([torch.arange(half), torch.linspace(half, count - 1, MOST_VALUES - half).long()])
+
+
+@dataclass(frozen=True, eq=False)
+class WeightDiagnosis:
+    """One weight matrix: ``label`` says which of the layer's, ``norm`` is ‖W‖_F, exact.
+
+    Of a circular convolution the matrix is the operator; ``frequencies`` has its values frequency by frequency.
+    """
+
+    label: str
+    shape: tuple[int, ...]
+    norm: float
+    spectrum: Spectrum
+    frequencies: FrequencySpectrum | None = None
+
+    @property
+    def stable_rank(self) -> float:
+        """‖W‖²_F/‖W‖²_op."""
+        return float(stable_rank(self.spectrum.values)) if len(self.spectrum.values) else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "label": self.label,
+            "shape": list(self.shape),
+            "norm": _number(self.norm),
+            "spectrum": self.spectrum.to_dict(),
+            "frequencies": None if self.frequencies is None else self.frequencies.to_dict(),
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> WeightDiagnosis:
+        """Inverse of :meth:`to_dict`."""
+        spectrum = Spectrum.from_dict(content["spectrum"])
+        shape = tuple(int(n) for n in content["shape"])
+        # Files of earlier releases do not have them.
+        known = content.get("frequencies")
+        frequencies = None if known is None else FrequencySpectrum.from_dict(known)
+        return WeightDiagnosis(str(content["label"]), shape, _float(content["norm"]), spectrum, frequencies)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerDiagnosis:
+    """One layer.
+
+    Attributes
+    ----------
+    name : str
+        As in ``module.named_modules()``; ``""`` is the output of the whole.
+    kind, type_name : str
+        ``"linear"``, ``"convolution"``, …, ``"norm"``, ``"block"`` (a module around others), ``"output"``; its class.
+    order : int or None
+        Position in the computation; None if the forward never called it.
+    calls : int
+        In one forward; representations of all calls count as samples.
+    units, rows : int
+        Columns and rows of the representation: features or channels; samples × positions.
+    note : str
+        What counted as samples, and what could not be computed.
+    weights : tuple of WeightDiagnosis
+    representation : Spectrum or None
+        Of the centred representation, divided by √rows, positions counting as samples.
+    whole : Spectrum or None
+        The same with all positions of a sample together: its dimensions are those of the map. None where it equals
+        ``representation``, or cannot be had.
+    jacobian : Spectrum or None
+        Median over samples of the singular values of J(x → layer).
+    bypass : float
+        Share of the outputs' variation that survives when this layer is frozen: 0 if everything passes through it.
+    """
+
+    name: str
+    kind: str
+    type_name: str
+    order: int | None
+    calls: int
+    units: int
+    rows: int
+    note: str
+    weights: tuple[WeightDiagnosis, ...]
+    representation: Spectrum | None
+    whole: Spectrum | None
+    jacobian: Spectrum | None
+    bypass: float
+
+    @property
+    def dimensions(self) -> Spectrum | None:
+        """The spectrum whose count is the dimension of the map: ``whole``, or ``representation`` where they agree."""
+        return self.whole if self.whole is not None else self.representation
+
+    @property
+    def participation_ratio(self) -> float:
+        """(Σs²)²/Σs⁴ of the representation."""
+        s = self.representation
+        return math.nan if s is None or len(s.values) == 0 else float(participation_ratio(s.values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        parts = {name: getattr(self, name) for name in ("representation", "whole", "jacobian")}
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "type": self.type_name,
+            "order": self.order,
+            "calls": self.calls,
+            "units": self.units,
+            "rows": self.rows,
+            "note": self.note,
+            "weights": [w.to_dict() for w in self.weights],
+            **{name: None if s is None else s.to_dict() for name, s in parts.items()},
+            "bypass": _number(self.bypass),
+            "participation_ratio": _number(self.participation_ratio),
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> LayerDiagnosis:
+        """Inverse of :meth:`to_dict`."""
+        spectra = {
+            name: None if content[name] is None else Spectrum.from_dict(content[name])
+            for name in ("representation", "whole", "jacobian")
+        }
+        return LayerDiagnosis(
+            name=str(content["name"]),
+            kind=str(content["kind"]),
+            type_name=str(content["type"]),
+            order=None if content["order"] is None else int(content["order"]),
+            calls=int(content["calls"]),
+            units=int(content["units"]),
+            rows=int(content["rows"]),
+            note=str(content["note"]),
+            weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
+            bypass=_float(content["bypass"]),
+            **spectra,
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis:
+    """What a network really uses.
+
+    Attributes
+    ----------
+    isthmus : Isthmus
+        The rank, where it is attained, the verdict and its reasons.
+    agreement : tuple of Evidence
+        Our rank beside other ways of counting.
+    layers : tuple of LayerDiagnosis
+        Every layer with parameters and every block, in the order of the computation; those never called last.
+    whole : dict
+        Numbers of the whole network: parameters, ‖θ‖², balancedness, NTK, fit; see ``quantities``.
+    samples : int
+    notes : tuple of str
+        What was done and what could not be.
+    settings, provenance : dict
+        How it was computed.
+    mechanics : Mechanics or None
+        Of a leaky ResNet, where targets and ridge were given.
+    """
+
+    isthmus: Isthmus
+    agreement: tuple[Evidence, ...]
+    layers: tuple[LayerDiagnosis, ...]
+    whole: Mapping[str, Any]
+    samples: int
+    notes: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    mechanics: Mechanics | None = None
+
+    @property
+    def rank(self) -> int | None:
+        """The bottleneck rank when determined."""
+        return self.isthmus.rank
+
+    @property
+    def verdict(self) -> str:
+        """``"determined"``, ``"none"`` or ``"undetermined"``."""
+        return self.isthmus.verdict
+
+    def __getitem__(self, name: str) -> LayerDiagnosis:
+        """The layer of this name."""
+        return {layer.name: layer for layer in self.layers}[name]
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        found = self.isthmus
+        if found.verdict == "undetermined":
+            return f"Undetermined: whether the network has a bottleneck cannot be said; {found.reasons[0]}."
+        if found.verdict == "none":
+            return f"The network has no bottleneck: {found.reasons[0]}."
+        dimensions = "1 dimension" if found.rank == 1 else f"{found.rank} dimensions"
+        first, last = found.layers[0], found.layers[-1]
+        where = f"at layer {first!r}" if first == last else f"from layer {first!r} to {last!r}"
+        kind = {"full": "", "half": ", as many as its outputs (a half bottleneck)", None: ""}[found.kind]
+        return f"Everything the network computes passes through {dimensions}{kind}, {where} (determined)."
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each layer; of several matrices the largest norm and the smallest stable rank."""
+        import pandas as pd
+
+        rows = []
+        for layer in self.layers:
+            alone = layer.weights[0] if len(layer.weights) == 1 else None
+            tops = [float(w.spectrum.values[0]) for w in layer.weights if len(w.spectrum.values)]
+            rows.append(
+                {
+                    "layer": layer.name or "(output)",
+                    "kind": layer.kind,
+                    "order": layer.order,
+                    "units": layer.units,
+                    "weights": "; ".join("×".join(map(str, w.shape)) for w in layer.weights),
+                    "norm": math.sqrt(sum(w.norm**2 for w in layer.weights)) if layer.weights else math.nan,
+                    "largest": max(tops, default=math.nan),
+                    "stable_rank": min((w.stable_rank for w in layer.weights), default=math.nan),
+                    "weight_rank": alone.spectrum.rank if alone else None,
+                    "dimensions": layer.dimensions.rank if layer.dimensions else None,
+                    "participation_ratio": layer.participation_ratio,
+                    "jacobian_rank": layer.jacobian.rank if layer.jacobian else None,
+                    "bypass": layer.bypass,
+                    "note": layer.note,
+                }
+            )
+        frame = pd.DataFrame(rows)
+        whole = ["order", "weight_rank", "dimensions", "jacobian_rank"]
+        return frame.astype(dict.fromkeys(whole, "Int64"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        return {
+            "format": "isthmus.diagnosis",
+            "version": SCHEMA_VERSION,
+            "sentence": self.sentence,
+            "isthmus": self.isthmus.to_dict(),
+            "agreement": [one.to_dict() for one in self.agreement],
+            "layers": [layer.to_dict() for layer in self.layers],
+            "whole": dict(self.whole),
+            "samples": self.samples,
+            "notes": list(self.notes),
+            "settings": dict(self.settings),
+            "quantities": QUANTITIES,
+            "provenance": dict(self.provenance),
+            "mechanics": None if self.mechanics is None else json.loads(self.mechanics.to_json()),
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Diagnosis:
+        """Inverse of :meth:`to_dict`; refuses what is no diagnosis of this version."""
+        who, do = "Diagnosis.from_dict", "Pass what `Diagnosis.to_dict` or `to_json` gave."
+        found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)
+        if found != ("isthmus.diagnosis", SCHEMA_VERSION):
+            fail(who, f"`content` must be a diagnosis of version {SCHEMA_VERSION}", found, do, error=FileFormatError)
+        try:
+            narrow = content["isthmus"]
+            # Files of earlier releases do not have it.
+            moved = content.get("mechanics")
+            return Diagnosis(
+                isthmus=Isthmus(
+                    verdict=str(narrow["verdict"]),
+                    rank=None if narrow["rank"] is None else int(narrow["rank"]),
+                    layers=tuple(map(str, narrow["layers"])),
+                    kind=narrow["kind"],
+                    reasons=tuple(map(str, narrow["reasons"])),
+                ),
+                agreement=tuple(Evidence.from_dict(one) for one in content["agreement"]),
+                layers=tuple(LayerDiagnosis.from_dict(layer) for layer in content["layers"]),
+                whole=dict(content["whole"]),
+                samples=int(content["samples"]),
+                notes=tuple(map(str, content["notes"])),
+                settings=dict(content["settings"]),
+                provenance=dict(content["provenance"]),
+                mechanics=None if moved is None else Mechanics.from_dict(moved),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+            fail(
+                who,
+                "every field must be there and of its type",
+                f"{type(error).__name__}: {error}",
+                do,
+                error=FileFormatError,
+            )
+
+    def to_json(self) -> str:
+        """The same as text; no number in it is NaN or infinite (those are null)."""
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+
+    def plot(self) -> Figure:
+        """Spectra through depth and ranks by layer, as a matplotlib figure."""
+        from isthmus.plotting.diagnosis import draw_diagnosis
+
+        return draw_diagnosis(self.to_dict())
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis of {self.whole.get('type', 'a network')}: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+
+        return as_html(self)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _float(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+# ---- A Diagnosis in a notebook: the answer, why, the layers and the other ways of counting, as small static HTML
+
+
+def as_html(found: Diagnosis) -> str:
+    """Sentence, verdict, reasons, a table of the layers and the agreement panel; everything escaped, no scripts."""
+    answer = _html.heading(_html.badge(found.verdict), f"<b>{_html.told(found.sentence)}</b>")
+    inside = set(found.isthmus.layers)
+    heads = ("layer", "kind", "weights", "units", "‖W‖", "rank of W", "dimensions", "rank of J", "all passes through")
+    rows = [_cells(layer, (layer.name or "(output)") in inside) for layer in found.layers]
+    # The layers of the isthmus are marked in the table; of a long one, the part around them is shown.
+    first = next((i for i, layer in enumerate(found.layers) if (layer.name or "(output)") in inside), 0)
+    start = max(0, min(first - 2, len(rows) - _html.ROWS))
+    before = f"<div>{start} rows above are left out</div>" if start else ""
+    panel = [
+        [
+            _html.name(one.name),
+            _html.number(one.value),
+            _agrees(one.rank, found.rank) if i else "",
+            _html.told(one.meaning),
+        ]
+        for i, one in enumerate(found.agreement)
+    ]
+    return _html.card(
+        answer,
+        _html.items(found.isthmus.reasons),
+        before,
+        _html.table(heads, rows[start:]),
+        _html.table(("counted by", "says", "", "what it counts"), panel) if panel else "",
+        "" if found.mechanics is None else _html.items([found.mechanics.sentence]),
+        _html.items(found.notes),
+    )
+
+
+def _cells(layer: LayerDiagnosis, marked: bool) -> list[str]:
+    main = layer.weights[0] if layer.weights else None
+    name = _html.name(layer.name or "(output)")
+    passes = "" if layer.bypass != layer.bypass else "yes" if layer.bypass <= NOTHING else "no"
+    return [
+        f"<b>{name}</b>" if marked else name,
+        _html.name(layer.kind),
+        _html.told("; ".join("×".join(map(str, part.shape)) for part in layer.weights[:4])),
+        _html.number(layer.units),
+        _html.number(main.norm) if main else "—",
+        _rank(main.spectrum) if main else "—",
+        f"<b>{_rank(layer.dimensions)}</b>" if marked else _rank(layer.dimensions),
+        _rank(layer.jacobian),
+        passes,
+    ]
+
+
+def _rank(spectrum: Spectrum | None) -> str:
+    """The count; a question mark where it is unclear, a dash where there is no spectrum."""
+    if spectrum is None or spectrum.reading is None:
+        return "—"
+    return "?" if spectrum.rank is None else _html.number(spectrum.rank)
+
+
+def _agrees(rank: int | None, ours: int | None) -> str:
+    if rank is None or ours is None:
+        return ""
+    return "agrees" if rank == ours else "differs"
+
+
+# ---- What every number of a Diagnosis is: formula, threshold, and the schema version that introduced or changed it
+
+
+#: Raised when a field of the JSON changes its meaning or goes; new fields alone do not.
+SCHEMA_VERSION = 1
+
+
+_RULE = GapRule()
+
+_GAP = (
+    f"s_k/s_(k+1) ≥ {_RULE.clear:g} with s_(k+1) ≤ {_RULE.tail:g}·s_1 and s_k ≥ {_RULE.level:g}·s_1 is clear; "
+    f"≥ {_RULE.unclear:g} leaves it open (measures.GapRule)"
+)
+
+
+def _quantity(formula: str, threshold: str | None = None, version: int = 1) -> dict[str, Any]:
+    return {"formula": formula, "threshold": threshold, "version": version}
+
+
+#: Path in the JSON → what stands there.
+QUANTITIES: dict[str, dict[str, Any]] = {
+    "isthmus.rank": _quantity(
+        "dimensions of the narrowest centred representation that everything passes through, if weights, width or "
+        "Jacobian agree",
+        _GAP,
+    ),
+    "isthmus.kind": _quantity("full: rank < min(d_in, d_out); half: rank = d_out < d_in"),
+    "layers.weights.spectrum": _quantity("singular values s_i(W) in float64", _GAP),
+    "layers.weights.norm": _quantity("‖W‖_F"),
+    "layers.weights.frequencies": _quantity(
+        "circular convolutions: s_(ω,i) of Ŵ(ω) for one of each pair ±ω; norms (Σ_i s²)^½; Σ s² over all ω is "
+        "positions·filter_norm²"
+    ),
+    "layers.representation": _quantity(
+        "singular values of the centred rows (samples, and positions where there are any) divided by √rows", _GAP
+    ),
+    "layers.whole": _quantity("the same with all positions of one sample in one row", _GAP),
+    "layers.jacobian": _quantity("median over samples of s_i(J(x → layer)); sketched: of JΩ/√r, Ω Gaussian", _GAP),
+    "layers.participation_ratio": _quantity("(Σs²)²/Σs⁴ of the representation"),
+    "layers.bypass": _quantity(
+        "Σ‖f(x; layer frozen at x_0) − f(x_0)‖² / Σ‖f(x) − f(x_0)‖²", "everything passes through if ≤ 1e-9"
+    ),
+    "whole.norm_squared": _quantity("‖θ‖² = Σ‖W_ℓ‖² + ‖b_ℓ‖², all parameters"),
+    "whole.norm_per_depth": _quantity("‖θ‖²/L; fully connected networks only; tends to the rank from above with depth"),
+    "whole.layer_imbalance": _quantity("max_ℓ |‖W_ℓ‖² + ‖b_ℓ‖² − ‖W_(ℓ+1)‖²| / mean‖W_ℓ‖²; 0 at every minimum"),
+    "whole.neuron_imbalance": _quantity("max_ℓ Σ_i |‖W_ℓ,i·‖² + b_ℓ,i² − ‖W_(ℓ+1),·i‖²| / mean‖W_ℓ‖²"),
+    "whole.ntk_trace": _quantity("mean over samples of Tr Θ(x, x) = Σ_ℓ (‖α_(ℓ−1)‖² + β²)·‖J(α̃_ℓ → f)‖²_F"),
+    "whole.ntk_top": _quantity("largest eigenvalue of Θ(X, X)/N, at most 200 samples"),
+    "whole.largest_stable_step": _quantity("2/‖H‖ with H = (2/N)Θ + 2·ridge: gradient descent is stable below it"),
+    "whole.forces": _quantity(
+        "gradients of ‖Z_ℓ(Z^σ_(ℓ−1))⁺‖² and ‖Z_(ℓ+1)(Z^σ_ℓ)⁺‖² by Z_ℓ, stabilised by γ = 1e-6·‖K^σ‖: attraction and "
+        "repulsion; residual ‖sum‖/larger, 0 at a minimum with invertible kernels and no entry at a kink",
+        "balanced if the residual ≤ 1e-3",
+    ),
+    "whole.kept_frequencies": _quantity(
+        "ConvolutionalNet only: frequencies ω ≠ 0 that filters and centred pre-activations of its narrowest layers "
+        "keep; mean: what they have at ω = 0",
+        _GAP,
+    ),
+    "whole.cost": _quantity("mean over samples, sum over outputs; or cross-entropy"),
+    "whole.unexplained": _quantity("cost / variance of Y (mse)"),
+    "whole.criticality": _quantity("‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖; 0 at a minimum"),
+    "mechanics": _quantity(
+        "leaky ResNets with targets and ridge: energies, Hamiltonian 𝓗(A_(ℓ−1), B_ℓ), momenta and costs of identity, "
+        "step by step (measures.MechanicsArrays)"
+    ),
+    "mechanics.state": _quantity(
+        "conserved: W = L̃Bσ(A)ᵀ and 𝓗 constant; drifting: the first only; not yet critical: neither",
+        "relative residual and relative spread of 𝓗 ≤ mechanics.tolerance",
+    ),
+}

@@ -1,0 +1,402 @@
+"""What :func:`isthmus.symmetry` gives: orbit distances layer by layer, and a state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isthmus._checks import as_tensor, check_integer, check_number, fail
+from isthmus._cite import cites
+from isthmus._errors import DataError, IsthmusError
+from isthmus._html import badge, card, heading, number, table, told
+from isthmus.diagnosis._capture import in_float64, run, survey, untouched, unwrap
+from isthmus.diagnosis._diagnose import as_torch
+from isthmus.diagnosis._inputs import batches
+from isthmus.measures._orbits import OrbitDistance, distance_matrix, distances, summarise
+from isthmus.networks import FullyConnected, LeakyResNet
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+STATES = ("invariant", "not invariant", "undetermined")
+
+
+@dataclass(frozen=True)
+class LayerOrbits:
+    """Orbits as one layer sees them.
+
+    Attributes
+    ----------
+    name : str
+        "inputs", "layer 1" … of this library's networks, or the submodule's name; "outputs".
+    within, between : float
+        Mean distance within an orbit, and between orbits (the range).
+    ratio, error : float
+        ``within/between`` and its standard error over samples; NaN where the layer is constant.
+    state : {"collapsed", "spread", "unclear", "constant"}
+    """
+
+    name: str
+    within: float
+    between: float
+    ratio: float
+    error: float
+    state: str
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """Whether a network collapses the orbits of a group action, and from which layer on.
+
+    Attributes
+    ----------
+    state : {"invariant", "not invariant", "undetermined"}
+        Of the outputs.
+    layer : str or None
+        The first layer from which on all are collapsed; None unless invariant.
+    reason : str
+    layers : tuple of LayerOrbits
+        The inputs first, the outputs last, in the order of the forward pass.
+    maps : dict of str to array (P, P)
+        Distances in each layer between points ordered by orbit: P = ``shown`` samples times (1 + draws).
+    shown : int
+    tolerance : float
+    samples, draws : int
+    notes : tuple of str
+    """
+
+    state: str
+    layer: str | None
+    reason: str
+    layers: tuple[LayerOrbits, ...]
+    maps: dict[str, np.ndarray]
+    shown: int
+    tolerance: float
+    samples: int
+    draws: int
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> LayerOrbits:
+        """The layer of that name."""
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise KeyError(f"{name!r} is none of {', '.join(layer.name for layer in self.layers)}")
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in one sentence."""
+        if self.state == "invariant":
+            where = "at the outputs" if self.layer == "outputs" else f"from {self.layer} on"
+            return f"Invariant {where}: {self.reason}."
+        return f"{self.state.capitalize()}: {self.reason}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data and arrays."""
+        return {
+            "format": "isthmus.symmetry",
+            "version": 1,
+            "sentence": self.sentence,
+            "state": self.state,
+            "layer": self.layer,
+            "reason": self.reason,
+            "layers": [asdict(layer) for layer in self.layers],
+            "maps": dict(self.maps),
+            "shown": self.shown,
+            "tolerance": self.tolerance,
+            "samples": self.samples,
+            "draws": self.draws,
+            "notes": list(self.notes),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each layer, as a pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(layer) for layer in self.layers]).set_index("name")
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """Orbit distances through depth, and distance maps before and after the collapse."""
+        from isthmus.plotting.orbits import draw_symmetry
+
+        return draw_symmetry(self.to_dict(), figure)
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        rows = [[told(one.name), number(one.ratio), number(one.error), told(one.state)] for one in self.layers]
+        columns = ["layer", "orbit distance / range", "± error", "orbits"]
+        return card(heading(badge(self.state), told(self.reason)), table(columns, rows))
+
+
+# ---- Does a network collapse the orbits of a group action, and from which layer on?
+
+
+Action = Callable[[Tensor, torch.Generator], Any]
+
+TRACED = (FullyConnected, LeakyResNet)
+
+#: Samples that run together; a sample's partners for the range are among them.
+CHUNK = 64
+
+#: Samples of the distance maps, and moved copies of each.
+SHOWN, COPIES = 6, 8
+
+#: Standard errors by which a ratio must be away from the tolerance.
+SURE = 3.0
+
+#: An action that moves inputs by less than this share of their range shows nothing when outputs stand still.
+MOVED = 0.2
+
+
+@cites("bottleneck2023", "§5, Figure 2c")
+def symmetry(
+    net: nn.Module,
+    X: Any,
+    action: Any,
+    *,
+    draws: int = 8,
+    samples: int = 512,
+    tolerance: float = 0.05,
+    seed: int = 0,
+) -> Symmetry:
+    """Per layer mean ‖α(x) − α(g·x)‖ / mean ‖α(x) − α(g·y)‖: 0 where the orbits of a group are collapsed.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Not changed, bit for bit. Networks of this library are seen through their trace (α_ℓ after the activation),
+        any other module through hooks on its innermost layers.
+    X : array (N, …)
+        Samples along the first axis, from different orbits.
+    action : callable, matrix, permutation, or list of them
+        ``action(X, generator)`` returns every sample moved along its orbit by a g of its own draw, from ``generator``.
+        A matrix g (d, d) gives g·x on the last axis, a permutation (d integers) moves its entries. In a list each is
+        one fixed g, and a callable takes X alone; each is applied once, whatever ``draws`` is.
+    draws : int, default 8
+        Moved copies of each sample.
+    samples : int, default 512
+        At most this many of the samples, chosen at random.
+    tolerance : float, default 0.05
+        A layer is "collapsed" when its ratio is below this by 3 standard errors, "spread" when above by as much.
+    seed : int
+
+    Returns
+    -------
+    Symmetry
+        "undetermined" when sampling noise does not allow a decision, when the outputs are constant, and when the
+        action hardly moves the inputs. "Invariant from a layer on" says that this and all later ones are collapsed.
+
+    Notes
+    -----
+    Only the draws and the samples given are judged, and only invariance: a layer that turns when its input turns
+    counts as spread.
+
+    Examples
+    --------
+    >>> import torch, isthmus
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    >>> X = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    >>> isthmus.symmetry(net, X, [-torch.eye(2)]).state
+    'not invariant'
+    """
+    who = "symmetry"
+    check_integer(who, "draws", draws, low=1)
+    check_integer(who, "samples", samples, low=4)
+    check_number(who, "tolerance", tolerance, low=0.0, high=1.0, low_open=True)
+    generator = torch.Generator().manual_seed(check_integer(who, "seed", seed, low=0))
+    moves = _moves(who, action, draws)
+    inputs = _samples(who, X)
+    plain, notes = unwrap(net, who=who)
+    if not isinstance(plain, TRACED):
+        plain = as_torch(plain)
+    chosen = inputs[torch.randperm(len(inputs), generator=generator)[:samples]]
+    stacks = [_moved(who, part, moves, generator) for part in chosen.tensor_split(math.ceil(len(chosen) / CHUNK))]
+    run_in, how = in_float64(plain)
+    try:
+        seen = _observe(run_in, stacks)
+    except IsthmusError:
+        if run_in is plain:
+            raise
+        # A forward that insists on a dtype runs in no other.
+        how, seen = "own dtype: it does not run in float64", _observe(plain, stacks)
+    eps = torch.finfo(torch.float64 if how == "float64 copy" else torch.float32).eps
+    layers = tuple(_judged(name, one.summary(eps), tolerance) for name, one in seen.items())
+    state, layer, reason = _decide(layers, tolerance)
+    return Symmetry(
+        state=state,
+        layer=layer,
+        reason=reason,
+        layers=layers,
+        maps={name: one.map for name, one in seen.items()},
+        shown=min(SHOWN, len(stacks[0][0])),
+        tolerance=tolerance,
+        samples=len(chosen),
+        draws=len(moves),
+        notes=(*notes, f"run in evaluation mode: {how}"),
+    )
+
+
+def _samples(who: str, X: Any) -> Tensor:
+    if isinstance(X, (tuple, dict)):
+        fail(who, "`X` must be one array", type(X).__name__, "Wrap the module so that it takes one argument.")
+    # Token indices must stay integers.
+    tensor = X.detach() if isinstance(X, Tensor) else torch.as_tensor(np.array(X))
+    if tensor.ndim == 0 or len(tensor) < 4:
+        fail(who, "`X` must have at least 4 samples", f"shape {tuple(tensor.shape)}", "Pass more.", error=DataError)
+    as_tensor(who, "X", tensor)
+    return tensor.cpu()
+
+
+def _moves(who: str, action: Any, draws: int) -> list[Action]:
+    """One function of (X, generator) for each moved copy."""
+    if callable(action) and not isinstance(action, (Tensor, np.ndarray)):
+        return [action] * draws
+    if isinstance(action, Sequence) and len(action) and not all(isinstance(g, (int, np.integer)) for g in action):
+        return [_fixed(who, g) for g in action]
+    return [_fixed(who, action)]
+
+
+def _fixed(who: str, g: Any) -> Action:
+    if callable(g) and not isinstance(g, (Tensor, np.ndarray)):
+        return lambda X, _: g(X)
+    element = as_tensor(who, "action", g)
+    whole = element.round().long()
+    if element.ndim == 1 and len(element) and torch.equal(whole.sort().values, torch.arange(len(whole))):
+        return lambda X, _: X[..., _fits(who, X, whole)]
+    if element.ndim == 2 and element.shape[0] == element.shape[1]:
+        return lambda X, _: (X.double() @ _fits(who, X, element).mT).to(X.dtype)
+    do = "Pass a function (X, generator) → X, or a list of these."
+    return fail(
+        who, "`action` must be a function, a permutation or a square matrix", f"shape {tuple(element.shape)}", do
+    )
+
+
+def _fits(who: str, X: Tensor, g: Tensor) -> Tensor:
+    if X.ndim < 2 or X.shape[-1] != len(g):
+        fail(who, f"samples must have {len(g)} entries on their last axis", f"shape {tuple(X.shape)}", "Reshape them.")
+    return g
+
+
+def _moved(who: str, X: Tensor, moves: list[Action], generator: torch.Generator) -> Tensor:
+    """X and its moved copies, (1 + draws, n, …)."""
+    copies = [X]
+    for move in moves:
+        value = move(X.clone(), generator)
+        value = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
+        if value.shape != X.shape:
+            got = f"{tuple(value.shape)} from {tuple(X.shape)}"
+            fail(who, "`action` must return as many samples of the same shape", got, "Move each sample on its own.")
+        copies.append(value.to(X.dtype))
+    return torch.stack(copies)
+
+
+class _Seen:
+    """What one layer gave so far: per sample numbers only."""
+
+    def __init__(self) -> None:
+        self._within: list[Tensor] = []
+        self._between: list[Tensor] = []
+        self._squares = 0.0
+        self.map = np.zeros((0, 0))
+
+    def take(self, rows: Tensor, stack: Tensor) -> None:
+        P = rows.detach().to("cpu", torch.float64).reshape(*stack.shape[:2], -1)
+        within, between = distances(P[0], P[1:])
+        if not self._within:
+            few = P[: 1 + COPIES, :SHOWN].transpose(0, 1).flatten(0, 1)
+            self.map = distance_matrix(few).numpy()
+        self._within.append(within)
+        self._between.append(between)
+        self._squares += float(P.square().sum()) / len(P)
+
+    def summary(self, eps: float) -> OrbitDistance:
+        within, between = torch.cat(self._within), torch.cat(self._between)
+        return summarise(within, between, (self._squares / len(within)) ** 0.5, eps)
+
+
+def _observe(module: nn.Module, stacks: list[Tensor]) -> dict[str, _Seen]:
+    """Inputs, layers in the order of the forward pass, outputs."""
+    seen: dict[str, _Seen] = {"inputs": _Seen()}
+    look = _by_trace if isinstance(module, TRACED) else _by_hooks
+    with torch.no_grad(), untouched(module):
+        for stack in stacks:
+            seen["inputs"].take(stack.double(), stack)
+            look(module, stack, seen)
+    seen["outputs"] = seen.pop("outputs")
+    return seen
+
+
+def _by_trace(module: nn.Module, stack: Tensor, seen: dict[str, _Seen]) -> None:
+    rows = stack.flatten(0, 1)
+    if isinstance(module, LeakyResNet):
+        path = module.trace(rows)
+        inner, outputs = dict(enumerate(path.representations)), path.outputs
+    else:
+        assert isinstance(module, FullyConnected)
+        trace = module.trace(rows)
+        inner, outputs = dict(enumerate(trace.activations[1:], start=1)), trace.outputs
+    for ell, A in inner.items():
+        seen.setdefault(f"layer {ell}", _Seen()).take(A, stack)
+    seen.setdefault("outputs", _Seen()).take(outputs, stack)
+
+
+def _by_hooks(module: nn.Module, stack: Tensor, seen: dict[str, _Seen]) -> None:
+    calls = list(batches("symmetry", stack.flatten(0, 1), module, batch_size=stack.shape[0] * stack.shape[1]))
+    inner = [name for name, part in module.named_modules() if name and not any(True for _ in part.children())]
+    places = survey(module, calls[0], [*inner, ""])
+    if places[""].batch_axis is None:
+        fail("symmetry", "the outputs must have an axis of samples", str(places[""].shape), "Return one row a sample.")
+    rows: dict[str, Tensor] = {}
+
+    def visit(name: str, output: Tensor, number: int) -> None:
+        place = places[name]
+        # Of a layer that is called several times, the last call. What an in-place layer overwrites is copied.
+        if place.batch_axis is not None and number == place.calls - 1:
+            rows[name] = place.by_sample(output).detach().clone()
+            if name:
+                seen.setdefault(name, _Seen()).take(rows.pop(name), stack)
+
+    run(module, calls, list(places), visit, who="symmetry")
+    seen.setdefault("outputs", _Seen()).take(rows[""], stack)
+
+
+def _judged(name: str, found: OrbitDistance, tolerance: float) -> LayerOrbits:
+    if math.isnan(found.ratio):
+        state = "constant"
+    elif found.ratio + SURE * found.error < tolerance:
+        state = "collapsed"
+    else:
+        state = "spread" if found.ratio - SURE * found.error > tolerance else "unclear"
+    return LayerOrbits(name, found.within, found.between, found.ratio, found.error, state)
+
+
+def _decide(layers: tuple[LayerOrbits, ...], tolerance: float) -> tuple[str, str | None, str]:
+    inputs, outputs = layers[0], layers[-1]
+    told = f"orbit distance {outputs.ratio:.3g} ± {outputs.error:.1g} of the range at the outputs"
+    if inputs.state == "constant":
+        return "undetermined", None, "the inputs are all the same"
+    if outputs.state == "constant":
+        return "undetermined", None, "the outputs do not vary over the samples"
+    if outputs.state == "spread":
+        return "not invariant", None, told
+    if inputs.ratio < MOVED:
+        return "undetermined", None, f"the action moves the inputs by {inputs.ratio:.2g} of their range only"
+    if outputs.state == "unclear":
+        return "undetermined", None, f"{told}, too near {tolerance:g} for {SURE:g} standard errors"
+    first = outputs
+    for layer in reversed(layers[1:-1]):
+        if layer.state in ("spread", "unclear"):
+            break
+        # One that is constant collapses everything and shows nothing.
+        first = layer if layer.state == "collapsed" else first
+    return "invariant", first.name, f"{told}, {first.ratio:.3g} ± {first.error:.1g} at {first.name}"

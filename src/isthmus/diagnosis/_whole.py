@@ -1,0 +1,145 @@
+"""Numbers of the whole network: norm, balancedness, NTK, mechanics, and how well it fits and how near a minimum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isthmus._checks import as_tensor, fail
+from isthmus._errors import DataError, IsthmusError
+from isthmus.diagnosis._capture import first_tensor
+from isthmus.diagnosis._inputs import Batches
+from isthmus.measures import (
+    Mechanics,
+    balance,
+    forces,
+    largest_stable_step,
+    mechanics,
+    ntk_top_eigenvalue,
+    ntk_trace,
+    parameter_norms,
+)
+from isthmus.measures._identity_cost import GAMMA_SHARE
+from isthmus.measures._mechanics import TOLERANCE
+from isthmus.networks import FullyConnected, LeakyResNet
+from isthmus.objective import class_indices, cost
+
+#: Samples of the NTK's largest eigenvalue, which takes tens of passes over them.
+NTK_SAMPLES = 200
+
+#: Widest layer whose forces are computed: they take a decomposition of every layer.
+FORCE_WIDTH = 1000
+
+
+def describe(module: nn.Module) -> dict[str, Any]:
+    """Type, number of parameters, ‖θ‖² in float64, dtype and device."""
+    parameters = list(module.parameters())
+    squares = [float(p.detach().double().square().sum()) for p in parameters if not p.is_complex()]
+    return {
+        "type": type(module).__name__,
+        "parameters": sum(p.numel() for p in parameters),
+        "norm_squared": _finite(sum(squares)),
+        "dtype": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+        "device": ", ".join(sorted({str(p.device) for p in parameters})),
+    }
+
+
+def fully_connected_numbers(net: FullyConnected, X: Tensor, ridge: float | None) -> dict[str, Any]:
+    """What only a fully connected network has: ‖θ‖²/L, balancedness, the NTK."""
+    if not all(bool(torch.isfinite(p).all()) for p in net.parameters()):
+        return {"depth": len(net.Ws), "ntk_top_state": "not computed: weights are not finite"}
+    balanced = balance(net)
+    rows = X[:: max(1, -(-len(X) // NTK_SAMPLES))]
+    top = ntk_top_eigenvalue(net, rows)
+    sharpness = 2.0 * top.value / len(rows) + 2.0 * (ridge or 0.0)
+    return {
+        "depth": len(net.Ws),
+        "norm_per_depth": _finite(parameter_norms(net).per_depth),
+        "layer_imbalance": _finite(balanced.layer_residual),
+        "neuron_imbalance": _finite(balanced.neuron_residual),
+        "ntk_trace": _finite(float(ntk_trace(net, X).mean())),
+        "ntk_top": _finite(top.value / len(rows)),
+        "ntk_top_state": top.state,
+        "largest_stable_step": _finite(largest_stable_step(sharpness)),
+        "forces": _forces(net, X),
+    }
+
+
+def _forces(net: FullyConnected, X: Tensor) -> list[dict[str, Any]]:
+    """Attraction and repulsion at the hidden layers; none where they would take longer than all the rest."""
+    if max(net.dims) > FORCE_WIDTH or len(net.dims) < 3:
+        return []
+    try:
+        return forces(net, X).to_dict()["layers"]
+    except IsthmusError:  # pre-activations that are not finite
+        return []
+
+
+def fit_numbers(module: nn.Module, batches: Batches, Y: Any, loss: str, ridge: float | None) -> dict[str, Any]:
+    """Cost of the targets, and with ``ridge`` how near a minimum of cost + ridge·‖θ‖² the parameters are."""
+    who = "diagnose"
+    if batches.samples is None:
+        fail(who, "`Y` goes with `X` given as arrays", "`X` as a loader", "Pass arrays for both, or leave `Y` out.")
+    targets = targets_of(who, Y, loss)
+    if len(targets) != batches.samples:
+        got = f"{batches.samples} and {len(targets)}"
+        fail(who, "`X` and `Y` must have as many rows", got, "Pass one target for each sample.", error=DataError)
+    parameters = [p for p in module.parameters() if p.is_floating_point()]
+    for parameter in parameters:
+        parameter.requires_grad_(ridge is not None)
+    total, start = 0.0, 0
+    gradients = [torch.zeros_like(p) for p in parameters]
+    for args, kwargs in batches:
+        with torch.set_grad_enabled(ridge is not None):
+            outputs = first_tensor(module(*args, **kwargs))
+            assert outputs is not None
+            part = targets[start : start + len(outputs)].to(outputs.device)
+            part = part.to(outputs.dtype) if part.is_floating_point() else part
+            if loss == "mse" and part.shape != outputs.shape:
+                got = f"{tuple(part.shape[1:])} for outputs {tuple(outputs.shape[1:])}"
+                fail(who, "`Y` must have the shape of the outputs", got, "Match it.", error=DataError)
+            flat = outputs.flatten(1) if loss == "mse" else outputs
+            value = cost(flat, part.flatten(1) if loss == "mse" else part, loss)
+        share = len(outputs) / len(targets)
+        total += float(value.detach()) * share
+        start += len(outputs)
+        if ridge is not None:
+            for kept, new in zip(gradients, torch.autograd.grad(value, parameters, allow_unused=True)):
+                kept += 0 if new is None else share * new
+    numbers: dict[str, Any] = {"cost": _finite(total), "loss": loss}
+    if loss == "mse":
+        variance = float((targets - targets.mean(0)).square().flatten(1).sum(1).mean())
+        numbers["unexplained"] = _finite(total / variance) if variance > 0 else None
+    if ridge is not None:
+        pull = [2.0 * ridge * p.detach() for p in parameters]
+        residual = math.sqrt(sum(float((g + q).double().square().sum()) for g, q in zip(gradients, pull)))
+        size = math.sqrt(sum(float(q.double().square().sum()) for q in pull))
+        numbers["ridge"] = ridge
+        numbers["criticality"] = _finite(residual / size) if size > 0 else None
+    return numbers
+
+
+def mechanics_of(net: LeakyResNet, batches: Batches, Y: Any, loss: str, ridge: float) -> Mechanics:
+    """The mechanics of a leaky ResNet on the same samples; not applicable, and why, where it cannot be had."""
+    rows = [value for args, kwargs in batches for value in (*args, *kwargs.values())]
+    try:
+        return mechanics(net, torch.cat(rows), targets_of("diagnose", Y, loss), ridge=ridge, loss=loss)
+    except IsthmusError as problem:
+        reason = str(problem).removeprefix("mechanics: ").removeprefix("trace: ").rstrip(".")
+        fixed = {"gamma_share": GAMMA_SHARE, "tolerance": TOLERANCE, "samples": batches.samples or 0, "arrays": None}
+        return Mechanics("not applicable", reason, net.effective_depth, ridge, **fixed)
+
+
+def targets_of(who: str, Y: Any, loss: str) -> Tensor:
+    """Targets as the loss takes them: class indices (N,), or float64 with at least two axes."""
+    tensor = as_tensor(who, "Y", Y)
+    if loss == "cross_entropy" and (tensor.ndim == 1 or tensor.shape[1:] == (1,)):
+        return class_indices(who, tensor)
+    return tensor[:, None] if tensor.ndim == 1 else tensor
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,112 @@
+"""What other ways of counting say beside the rank profile, and why they may differ."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.diagnosis._ranks import EXPLAINED, Evidence, explaining, rounded
+from isthmus.discovery._fits import weigh
+from isthmus.discovery._walk import UNUSED, Data
+from isthmus.measures import agop, bottleneck_rank, jacobian_spectra, parameter_norms, read_spectrum, two_nn
+from isthmus.measures._dimension import FEWEST_POINTS, GRAPH_POINTS, flattening_loss
+from isthmus.networks import Hourglass
+
+#: Rows that the measures look at.
+ROWS = 1000
+
+
+def local_dimension(net: Hourglass, data: Data) -> float:
+    """TwoNN dimension of the cloud of coordinates, one row of each group; NaN where there are too few to say."""
+    X = data.X
+    if data.origins is not None:
+        # Rows of one trajectory are each other's neighbours, along a line.
+        X = X[np.unique(data.origins, return_index=True)[1]]
+    if len(X) < FEWEST_POINTS:
+        return math.nan
+    with torch.no_grad():
+        return two_nn(net.encoder().double()(X[:: max(1, -(-len(X) // ROWS))].double())).dimension
+
+
+def flattening(net: Hourglass, data: Data) -> float:
+    """Loss of distances when the cloud of k coordinates goes into R^{k-1}; NaN for k = 1 and for too few rows."""
+    if net.rank < 2 or len(data.X) < FEWEST_POINTS:
+        return math.nan
+    found = weigh(net, data.X)
+    with torch.no_grad():
+        Z = net.encoder().double()(data.X[:: max(1, -(-len(data.X) // GRAPH_POINTS))].double())
+    return flattening_loss((Z - found.mean) @ found.into.mT, net.rank - 1)
+
+
+def gather(wide: Hourglass, chosen: Hourglass, data: Data, shares: NDArray[np.float64]) -> list[Evidence]:
+    """All of them, from the widest network, the chosen one, and the scaled training rows."""
+    rows = slice(None, None, max(1, -(-len(data.X) // ROWS)))
+    X, Y = data.X[rows].double(), data.Y[rows].double()
+    net = wide.merged().double()
+    found = bottleneck_rank(net.trace(X))
+    centred, weights = found["representations"], found["weights"]
+    used = read_spectrum(torch.from_numpy(np.sqrt(np.maximum(shares, UNUSED**2))), eps=1e-6)
+    local = read_spectrum(jacobian_spectra(chosen.merged().double(), X).median(0).values, eps=1e-6)
+    norms = parameter_norms(net)
+    gradients = torch.linalg.eigvalsh(agop(net, X)).flip(0).clamp_min(0).numpy()
+    variances = np.linalg.svd((Y - Y.mean(0)).numpy(), compute_uv=False) ** 2
+    # A surface is only as thick as its noise: the network's coordinates have none, the outputs do.
+    waist = local_dimension(chosen, data)
+    linear, plain = explaining(gradients), explaining(variances)
+    clues = [
+        Evidence(
+            "coordinates in use",
+            float(used.count),
+            used.count if used.status == "clear" else None,
+            "coordinates of the widest network that move its outputs; one more than the rank is common at this depth",
+        ),
+        Evidence(
+            "centred representations",
+            math.nan if centred.rank is None else float(centred.rank),
+            centred.rank,
+            "dimensions of the narrowest layer of the widest network; one more than the rank is common at this depth",
+        ),
+        Evidence(
+            "weights",
+            math.nan if weights.rank is None else float(weights.rank),
+            weights.rank,
+            "singular values that stand out in the narrowest layer; one more may be constant, in place of a bias",
+        ),
+        Evidence(
+            "Jacobian",
+            float(local.count),
+            local.count if local.status == "clear" else None,
+            "directions that matter near one x; fewer than the rank where coordinates close up (a circle: 1, not 2)",
+        ),
+        Evidence(
+            "TwoNN on the coordinates",
+            waist,
+            rounded(waist),
+            "dimension of the cloud of coordinates; fewer than the rank if it is a curved surface among them",
+        ),
+        Evidence(
+            "‖θ‖²/L",
+            norms.per_depth,
+            None,
+            "rank + regularity/L: an upper estimate that approaches the rank with depth",
+        ),
+        Evidence("AGOP", float(linear), linear, f"linear directions of x with {EXPLAINED:.0%} of the gradients"),
+    ]
+    if data.loss == "cross_entropy":
+        # Labels are points without neighbours: nothing can be counted on them.
+        return clues
+    outputs = two_nn(Y).dimension
+    meaning = "dimension of the cloud of outputs, unsupervised; noise raises it, closed curves lower it"
+    clues.insert(-1, Evidence("TwoNN on Y", outputs, rounded(outputs), meaning))
+    meaning = f"linear directions of y with {EXPLAINED:.0%} of the variance"
+    return [*clues, Evidence("PCA of Y", float(plain), plain, meaning)]
+
+
+def explaining_gradients(net: Hourglass, X: Tensor) -> int:
+    """The AGOP dimension: linear directions of the inputs with nearly all of the squared gradients."""
+    rows = X[:: max(1, -(-len(X) // ROWS))].double()
+    return explaining(torch.linalg.eigvalsh(agop(net.merged().double(), rows)).flip(0).clamp_min(0).numpy())

@@ -1,0 +1,241 @@
+"""Networks of a given bottleneck rank: trained, narrowed by one coordinate, or begun from an unrolled surface."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from isthmus._errors import ConvergenceWarning
+from isthmus.measures import jacobian
+from isthmus.measures._dimension import GRAPH_POINTS, NEIGHBOURS
+from isthmus.networks import FullyConnected, Hourglass
+from isthmus.training import Phase, TrainingEvent, TrainingResult, train
+
+#: Rows on which coordinates are weighed.
+WEIGHED_ROWS = 1000
+
+#: Rows of a mini-batch.
+BATCH = 1024
+
+#: Quasi-Newton steps over which a fit must have come to rest, the relative decrease of the loss that is rest, and how
+#: many times its steps a fit may take to get there.
+REST_STEPS, REST, PATIENCE = 20, 0.03, 2.5
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A network, its training cost and regularised loss relative to a constant's cost, ‖θ‖², and its end.
+
+    ``rest`` is the relative decrease of the loss over the last steps; ``state`` is ``"at rest"``, ``"falling"`` or
+    ``"diverged"``.
+    """
+
+    network: Hourglass
+    cost: float
+    loss: float
+    norm: float
+    rest: float
+    state: str
+
+
+def fit(
+    net: Hourglass,
+    X: Tensor,
+    Y: Tensor,
+    ridge: float,
+    *,
+    steps: int,
+    scale: float,
+    rise: int = 0,
+    before: Sequence[Phase] = (),
+    seed: int = 0,
+    loss: str = "mse",
+) -> Fit:
+    """Minimise in place by L-BFGS; during the first ``rise`` steps the ridge grows from a tenth of its value.
+
+    ``before`` are phases to begin with; cost and loss are divided by ``scale``, the cost of the best constant. After
+    ``steps`` steps at the full ridge it goes on until it is at rest, to PATIENCE times as many at most.
+    """
+    rising = [Phase("lbfgs", rise, ridge_start=0.1, ridge_share=1.0)] if rise else []
+    phases = [*before, *rising, Phase("lbfgs", math.ceil(PATIENCE * steps))]
+    losses: list[float] = []
+
+    def rested(event: TrainingEvent) -> bool:
+        if event.phase + 1 == len(phases):
+            losses.append(event.loss)
+        return len(losses) >= steps and _rest(losses) <= REST
+
+    result = _train(net, X, Y, ridge, phases, seed, rested, loss)
+    rest = _rest(losses)
+    state = "at rest" if result.state == "converged" or rest <= REST else "falling"
+    state = "diverged" if result.state == "diverged" else state
+    return Fit(net, result.cost / scale, result.loss / scale, result.norm, rest, state)
+
+
+def _rest(losses: list[float]) -> float:
+    """Relative decrease over the last steps; infinite when there are too few to say."""
+    if len(losses) <= REST_STEPS:
+        return math.inf
+    return (losses[-1 - REST_STEPS] - losses[-1]) / max(losses[-1], 1e-300)
+
+
+def _train(
+    net: nn.Module,
+    X: Tensor,
+    Y: Tensor,
+    ridge: float,
+    phases: list[Phase],
+    seed: int,
+    stop: Callable[[TrainingEvent], bool] | None = None,
+    loss: str = "mse",
+) -> TrainingResult:
+    own = False
+
+    def callback(event: TrainingEvent) -> bool:
+        nonlocal own
+        own = stop is not None and stop(event)
+        return own
+
+    with warnings.catch_warnings():
+        # A fit that ends on its steps says so in its state.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        settings = {"phases": phases, "tolerance": 1e-3, "seed": seed, "callbacks": [callback]}
+        result = train(net, X, Y, ridge=ridge, loss=loss, **settings)
+    if result.state == "interrupted" and not own:
+        # `train` keeps what it has when Ctrl-C comes; half of a fit would be taken, and kept, for the whole.
+        raise KeyboardInterrupt
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """The waist of a network in its own measure: uncorrelated coordinates of unit variance, the weightiest first.
+
+    With C the covariance of z and M = E[JᵀJ] of the decoder's Jacobian, the eigenvalues of C^½MC^½ are the mean squares
+    of what each coordinate moves at the outputs.
+
+    Attributes
+    ----------
+    weights : Tensor (k,)
+        Those eigenvalues, falling.
+    into, out_of : Tensor (k, k)
+        u = into·(z − mean), z = mean + out_of·u.
+    mean : Tensor (k,)
+    """
+
+    weights: Tensor
+    into: Tensor
+    out_of: Tensor
+    mean: Tensor
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """The weights relative to their sum."""
+        total = float(self.weights.sum())
+        return (self.weights / total).numpy() if total > 0 else np.zeros(len(self.weights))
+
+
+@torch.no_grad()
+def weigh(net: Hourglass, X: Tensor) -> Coordinates:
+    """The coordinates of ``net`` on the data ``X``, in float64."""
+    encoder, decoder = net.encoder().double(), net.decoder().double()
+    rows = X if len(X) <= WEIGHED_ROWS else X[:: -(-len(X) // WEIGHED_ROWS)]
+    Z = encoder(rows.double())
+    mean = Z.mean(0)
+    C = (Z - mean).mT @ (Z - mean) / len(Z)
+    J = jacobian(decoder, Z)
+    M = torch.einsum("noi,noj->ij", J, J) / len(Z)
+    values, V = torch.linalg.eigh(C)
+    # A direction without variance has no scale of its own; a floor keeps its inverse finite.
+    deviations = values.clamp_min(max(float(values[-1]) * 1e-12, 1e-30)).sqrt()
+    root, inverse = V * deviations @ V.mT, V / deviations @ V.mT
+    weights, U = torch.linalg.eigh(root @ M @ root)
+    weights, U = weights.flip(0).clamp_min(0), U.flip(1)
+    return Coordinates(weights, U.mT @ inverse, root @ U, mean)
+
+
+@torch.no_grad()
+def narrow(net: Hourglass, X: Tensor, rank: int) -> Hourglass:
+    """The network with all but the ``rank`` weightiest coordinates held at their mean."""
+    found = weigh(net, X)
+    return rewaist(net, found.into[:rank], found.out_of[:, :rank], found.mean)
+
+
+@torch.no_grad()
+def rewaist(net: Hourglass, into: Tensor, out_of: Tensor, mean: Tensor, *, balanced: bool = True) -> Hourglass:
+    """The network with waist u = into·(z − mean) and z replaced by mean + out_of·u after it.
+
+    ``balanced`` replaces u by the linear image of it at which the two weights around the waist have the least norm.
+    """
+    m, own = net.waist, net.weights[0].dtype
+    Ws, bs = [W.detach().double() for W in net.Ws], [b.detach().double() for b in net.bs]
+    A, a = into @ Ws[m - 1], into @ (net.bias * bs[m - 1] - mean)
+    B, b = Ws[m] @ out_of, net.bias * bs[m] + Ws[m] @ mean
+    if balanced and len(A) <= min(len(B), A.shape[1]):
+        # With BA = USVᵀ the factors U√S and √SVᵀ have the least norm; a waist wider than its neighbours has too few.
+        U, s, _ = torch.linalg.svd(B @ A, full_matrices=False)
+        count = len(A)
+        T = s[:count].clamp_min(float(s[0]) * 1e-9 + 1e-30).rsqrt()[:, None] * (U[:, :count].mT @ B)
+        A, a, B = T @ A, T @ a, B @ torch.linalg.pinv(T)
+    encoder = [*Ws[: m - 1], A], [*bs[: m - 1], a / net.bias]
+    decoder = [B, *Ws[m + 1 :]], [b / net.bias, *bs[m + 1 :]]
+    parts = (FullyConnected.from_weights(*part, slope=net.slope, bias=net.bias).to(own) for part in (encoder, decoder))
+    return Hourglass(*parts)
+
+
+def unroll(
+    net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rank: int, *, steps: int, seed: int, loss: str = "mse"
+) -> Hourglass | None:
+    """A start for ``rank`` coordinates that no projection gives: the surface of outputs, unrolled along itself.
+
+    The outputs of ``net`` (which are denoised) are embedded in R^rank by shortest paths through their graph of
+    neighbours (Isomap); an encoder is fitted to these coordinates and a decoder from them. None where that is
+    impossible: too few points, or all of them equal.
+    """
+    from sklearn.manifold import Isomap
+
+    with torch.no_grad():
+        F = net(X).double().numpy()
+    chosen = F[:: -(-len(F) // GRAPH_POINTS)]
+    if len(chosen) <= max(NEIGHBOURS, rank) + 1 or not np.ptp(chosen, axis=0).any():
+        return None
+    try:
+        with warnings.catch_warnings():
+            # Several connected components are joined by their nearest points, with a warning.
+            warnings.simplefilter("ignore")
+            U = Isomap(n_neighbors=NEIGHBOURS, n_components=rank, eigen_solver="dense").fit(chosen).transform(F)
+    except (ValueError, np.linalg.LinAlgError):
+        return None
+    deviation = U.std(axis=0)
+    if not np.isfinite(U).all() or (deviation <= 1e-12 * deviation.max()).any():
+        return None
+    target = torch.from_numpy((U - U.mean(axis=0)) / deviation).to(X.dtype)
+    generator = torch.Generator().manual_seed(seed)
+    m = net.waist
+    encoder = FullyConnected([*net.dims[:m], rank], net.slope, net.bias, dtype=X.dtype, generator=generator)
+    decoder = FullyConnected([rank, *net.dims[m + 1 :]], net.slope, net.bias, dtype=X.dtype, generator=generator)
+    phases = [Phase("lbfgs", steps, ridge_start=0.1, ridge_share=0.5)]
+    _train(encoder, X, target, ridge * rank / Y.shape[1], phases, seed)
+    _train(decoder, target, Y, ridge, phases, seed, loss=loss)
+    return Hourglass(encoder, decoder)
+
+
+def minibatch_fit(
+    net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rate: float, *, scale: float, seed: int, loss: str = "mse"
+) -> Fit:
+    """Go on in place by Adam in mini-batches, two passes over the rows; the start is kept if that is no better."""
+    before = Hourglass(net.encoder(), net.decoder())
+    steps = max(100, 2 * len(X) // BATCH)
+    start = _train(before, X, Y, ridge, [Phase("adam", 0, rate)], seed, loss=loss)
+    passes = [Phase("adam", steps, rate, batch_size=BATCH, anneal=True)]
+    result = _train(net, X, Y, ridge, passes, seed, loss=loss)
+    if not result.loss < start.loss:
+        net, result = before, start
+    return Fit(net, result.cost / scale, result.loss / scale, result.norm, 0.0, "at rest")

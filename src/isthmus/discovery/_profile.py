@@ -1,0 +1,236 @@
+"""The rank profile: how well networks through k coordinates do, for each k, and what the numbers say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus import _html
+from isthmus._checks import check_choice, check_integer, fail
+from isthmus.discovery._walk import Effort, Level
+from isthmus.objective import LOSSES
+
+Array = NDArray[np.float64]
+
+
+def whole_of(loss_kind: str) -> str:
+    """What errors and losses of that kind are shares of."""
+    return "the classes' entropy" if loss_kind == "cross_entropy" else "the outputs' variance"
+
+
+def unit_of(loss_kind: str) -> str:
+    """The same in one word."""
+    return "entropy" if loss_kind == "cross_entropy" else "variance"
+
+
+@dataclass(frozen=True, eq=False)
+class RankProfile:
+    """For each k, the best network of bottleneck rank ≤ k that was found. Arrays are by row, k rising.
+
+    Attributes
+    ----------
+    ranks : array of int
+        k.
+    cost, loss : array
+        Training cost and regularised loss, relative to the variance of the outputs (to the entropy of the classes).
+    error, standard_error : array
+        Held-out squared error relative to the variance of the outputs (1 is a constant's), over held-out rows, or
+        groups where there are any; for classes, log loss relative to their entropy.
+    excess, excess_error : array
+        Mean of the row-wise difference to the best k, and its standard error: much sharper than the errors alone.
+    norm, regularity : array
+        ‖θ‖², and ‖θ‖² − k·L: what is left after k for each layer estimates R1.
+    states, starts : tuple of str
+        How each training ended (``"at rest"``, ``"falling"``, ``"diverged"``) and what it started from.
+    baseline : float
+        Held-out error of the best constant.
+    depth : int
+        L, the number of weight matrices.
+    width : int
+        Neurons of a layer.
+    strength, tolerance : float
+        λ, and the share of the best error that another may exceed it by, beside λ/2.
+    """
+
+    ranks: NDArray[np.int64]
+    cost: Array
+    loss: Array
+    error: Array
+    standard_error: Array
+    excess: Array
+    excess_error: Array
+    norm: Array
+    regularity: Array
+    states: tuple[str, ...]
+    starts: tuple[str, ...]
+    baseline: float
+    depth: int
+    width: int
+    strength: float
+    tolerance: float
+    #: What each coordinate of the widest network moves at the outputs, as shares.
+    shares: Array = field(default_factory=lambda: np.zeros(0))
+    #: ``"mse"`` or ``"cross_entropy"``.
+    loss_kind: str = "mse"
+
+    @staticmethod
+    def of(levels: Sequence[Level], effort: Effort, baseline: float, loss_kind: str = "mse") -> RankProfile:
+        """Collect the levels of a walk."""
+        rows = sorted(levels, key=lambda level: level.rank)
+        best = min(rows, key=lambda level: level.error)
+
+        def column(value: Any) -> Array:
+            return np.array([value(level) for level in rows], dtype=np.float64)
+
+        return RankProfile(
+            ranks=np.array([level.rank for level in rows], dtype=np.int64),
+            cost=column(lambda level: level.fit.cost),
+            loss=column(lambda level: level.fit.loss),
+            error=column(lambda level: level.error),
+            standard_error=column(lambda level: standard_error(level.errors)),
+            excess=column(lambda level: level.error - best.error),
+            excess_error=column(lambda level: standard_error(level.errors - best.errors)),
+            norm=column(lambda level: level.fit.norm),
+            regularity=column(lambda level: level.fit.norm - level.rank * effort.depth),
+            states=tuple(level.fit.state for level in rows),
+            starts=tuple(level.start for level in rows),
+            baseline=baseline,
+            depth=effort.depth,
+            width=effort.width,
+            strength=effort.strength,
+            tolerance=effort.tolerance,
+            shares=np.asarray(levels[0].shares, dtype=np.float64),
+            loss_kind=loss_kind,
+        )
+
+    @property
+    def whole(self) -> str:
+        """What errors are shares of."""
+        return whole_of(self.loss_kind)
+
+    @property
+    def unit(self) -> str:
+        """The same in one word."""
+        return unit_of(self.loss_kind)
+
+    @property
+    def slack(self) -> float:
+        """How far an error may exceed the best and still count as equal: tolerance·best + λ/2."""
+        return self.tolerance * float(self.error.min()) + 0.5 * self.strength
+
+    @property
+    def chosen(self) -> int:
+        """The smallest k whose held-out error is within the slack of the best."""
+        return int(self.ranks[np.argmax(self.excess <= self.slack)])
+
+    @property
+    def rule(self) -> str:
+        """The rule in words, with its numbers."""
+        return (
+            f"the smallest k whose held-out error is within {self.tolerance:.0%} + {0.5 * self.strength:.3g} of the "
+            f"best: at most {float(self.error.min()) + self.slack:.3g}"
+        )
+
+    def row(self, rank: int) -> int | None:
+        """Index of ``rank``; None if it was not tried."""
+        found = np.flatnonzero(self.ranks == rank)
+        return int(found[0]) if len(found) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: one entry per k, and the settings."""
+        names = ("cost", "loss", "error", "standard_error", "excess", "excess_error", "norm", "regularity")
+        rows = [
+            {
+                "rank": int(k),
+                **{name: _number(getattr(self, name)[i]) for name in names},
+                "state": self.states[i],
+                "start": self.starts[i],
+            }
+            for i, k in enumerate(self.ranks)
+        ]
+        return {
+            "rows": rows,
+            "chosen": self.chosen,
+            "rule": self.rule,
+            "baseline": _number(self.baseline),
+            "depth": self.depth,
+            "width": self.width,
+            "strength": self.strength,
+            "tolerance": self.tolerance,
+            "shares": [_number(share) for share in self.shares],
+            "loss_kind": self.loss_kind,
+        }
+
+    @staticmethod
+    def from_dict(content: dict[str, Any]) -> RankProfile:
+        """Inverse of :meth:`to_dict`."""
+        rows = content["rows"]
+        ranks = [check_integer("load", "rank", row["rank"], low=1, high=10**6) for row in rows]
+        if not ranks or ranks != sorted(set(ranks)):
+            fail("load", "a profile must have rising ranks", ranks, "Save it again.")
+
+        def column(name: str) -> Array:
+            # Errors of too few rows are infinite; JSON has no word for that.
+            lost = math.inf if name.endswith("_error") else math.nan
+            return np.array([lost if row[name] is None else float(row[name]) for row in rows], dtype=np.float64)
+
+        # Files of a time when there were no classes do not say.
+        loss_kind = content.get("loss_kind", "mse")
+        check_choice("load", "loss_kind", loss_kind, LOSSES)
+        names = ("cost", "loss", "error", "standard_error", "excess", "excess_error", "norm", "regularity")
+        return RankProfile(
+            ranks=np.array(ranks, dtype=np.int64),
+            **{name: column(name) for name in names},
+            states=tuple(str(row["state"]) for row in rows),
+            starts=tuple(str(row["start"]) for row in rows),
+            baseline=math.nan if content["baseline"] is None else float(content["baseline"]),
+            depth=int(content["depth"]),
+            width=int(content["width"]),
+            strength=float(content["strength"]),
+            tolerance=float(content["tolerance"]),
+            shares=np.array(content["shares"], dtype=np.float64),
+            loss_kind=loss_kind,
+        )
+
+    def to_frame(self) -> Any:
+        """As a pandas DataFrame, one row per k."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_dict()["rows"])
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{k}: {e:.3g}" for k, e in zip(self.ranks, self.error))
+        return f"RankProfile(chosen={self.chosen}, error={{{rows}}})"
+
+    def _repr_html_(self) -> str:
+        return _html.card(
+            _html.heading(f"<b>k = {self.chosen}</b>: {_html.told(self.rule)}"), self.html_table(self.chosen)
+        )
+
+    def html_table(self, rank: int) -> str:
+        """Errors by k for a notebook, with bars on a logarithmic scale and ``rank`` set apart."""
+        finite = [float(e) for e in (*self.error, self.baseline) if math.isfinite(e) and e > 0]
+        low, high = (0.5 * min(finite), max(finite)) if finite else (0.5, 1.0)
+        rows = []
+        for k, start, error, spread, state in zip(
+            self.ranks, self.starts, self.error, self.standard_error, self.states
+        ):
+            share = math.log(max(error, low) / low) / math.log(high / low) if math.isfinite(error) else 1.0
+            label = "wide" if start == "fresh" else str(int(k))
+            numbers = [_html.number(float(error)), _html.number(float(spread), 2), _html.name(state)]
+            rows.append([label, *numbers, _html.bar(share, strong=k == rank)])
+        return _html.table(["k", "held-out error", "± se", "state", ""], rows, strong=self.row(rank))
+
+
+def standard_error(errors: Array) -> float:
+    """Of the mean of independent numbers; infinite for fewer than two."""
+    return float(errors.std(ddof=1) / math.sqrt(len(errors))) if len(errors) > 1 else math.inf
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,211 @@
+"""What the estimators share: parameters, the discovery behind ``fit``, coordinates."""
+
+from __future__ import annotations
+
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+from torch import Tensor
+
+from isthmus._checks import check_choice, fail
+from isthmus.discovery import Discovery, discover
+from isthmus.discovery._files import from_parts, to_parts
+from isthmus.discovery._task import holds_dates, refuse_columns
+
+Array = NDArray[np.float64]
+
+
+class Bottleneck(TransformerMixin, BaseEstimator):
+    """A map through as few variables as the task needs; see its heirs."""
+
+    def __init__(
+        self,
+        rank: int | str = "auto",
+        *,
+        depth: int = 8,
+        width: int = 64,
+        ridge: float | str = "auto",
+        max_rank: int | None = None,
+        cv: Any = None,
+        replicas: int = 1,
+        steps: int = 50,
+        learning_rate: float = 1e-3,
+        init_scale: float = 1.0,
+        max_samples: int = 5000,
+        missing: str = "error",
+        random_state: Any = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.rank = rank
+        self.depth = depth
+        self.width = width
+        self.ridge = ridge
+        self.max_rank = max_rank
+        self.cv = cv
+        self.replicas = replicas
+        self.steps = steps
+        self.learning_rate = learning_rate
+        self.init_scale = init_scale
+        self.max_samples = max_samples
+        self.missing = missing
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn may expect of it."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "median"
+        return tags
+
+    @property
+    def _finite(self) -> Any:
+        return "allow-nan" if self.missing == "median" else True
+
+    def _discover(self, X: Array, Y: Any, **more: Any) -> Self:
+        """Discover on checked rows, with the estimator's parameters."""
+        self.discovery_: Discovery = discover(
+            X,
+            Y,
+            rank=self.rank,
+            max_rank=self.max_rank,
+            depth=self.depth,
+            width=self.width,
+            ridge=self.ridge,
+            cv=self.cv,
+            replicas=self.replicas,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            init_scale=self.init_scale,
+            max_samples=self.max_samples,
+            missing=self.missing,
+            seed=_seed(self.random_state),
+            feature_names=getattr(self, "feature_names_in_", None),
+            show_progress=self.verbose,
+            **more,
+        )
+        self._take()
+        return self
+
+    def _validated(self, X: Any, *y: Any, y_numeric: bool = False, **options: Any) -> Any:
+        """As scikit-learn checks it; of columns that it refuses, which they are and what this library does about them.
+
+        ``y_numeric`` says that y, if given, must be numbers.
+        """
+        more = {"y_numeric": True} if y_numeric else {}
+        X, y = _detached(X), tuple(map(_detached, y))
+        caught: Exception | None = None
+        if not holds_dates(X):
+            rows = _without_na(X) if self.missing == "median" else X
+            try:
+                return validate_data(
+                    self, rows, *y, dtype=np.float64, ensure_all_finite=self._finite, **more, **options
+                )
+            except (TypeError, ValueError) as problem:
+                caught = problem
+        # Outside of the handler: scikit-learn's advice would stand above ours.
+        who = type(self).__name__
+        refuse_columns(who, "X", X, missing=self.missing, fitted=not options.get("reset", True))
+        if y_numeric:
+            refuse_columns(who, "y", y[0])
+        raise caught or TypeError("dates are no numbers")
+
+    def _check_missing(self) -> None:
+        check_choice(type(self).__name__, "missing", self.missing, ("error", "median"))
+
+    def _take(self) -> None:
+        """Fitted attributes from the discovery."""
+        found = self.discovery_
+        self.rank_, self.verdict_, self.reasons_ = found.rank, found.verdict, list(found.reasons)
+        self.rank_profile_ = found.profile
+        self.encoder_, self.decoder_ = found.encoder, found.decoder
+        self._n_features_out = found.rank
+
+    def transform(self, X: Any) -> Array:
+        """The coordinates g(X), (n, rank_): uncorrelated, of unit variance, the weightiest first."""
+        X = self._checked(X)
+        return self.discovery_.transform(X)
+
+    def _checked(self, X: Any) -> Array:
+        check_is_fitted(self)
+        return np.asarray(self._validated(X, reset=False))
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Names of the coordinates: ``coordinate0``, ``coordinate1``, …"""
+        check_is_fitted(self)
+        own = getattr(self, "feature_names_in_", None)
+        if input_features is not None and own is not None and list(input_features) != list(own):
+            raise ValueError("input_features is not equal to feature_names_in_")
+        return np.array([f"coordinate{j}" for j in range(self.rank_)], dtype=object)
+
+
+def _detached(value: Any) -> Any:
+    """A tensor as NumPy takes it; anything else as it is."""
+    return value.detach().cpu() if isinstance(value, Tensor) else value
+
+
+def _without_na(X: Any) -> Any:
+    """X with NaN for the missing cells of its columns of objects: NumPy makes no number of pandas' NA."""
+    objects = isinstance(X, pd.DataFrame) and any(kind.kind == "O" for kind in X.dtypes)
+    return X.mask(X.isna()) if objects else X
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+# ---- How fitted estimators are taken apart for a file and put together again; nothing in the file is believed
+
+
+_FIX = "Save it again."
+
+M = TypeVar("M", bound=Bottleneck)
+
+
+def take_apart(model: Bottleneck, **more: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Configuration as plain data (parameters, names, ``more``, the discovery), and tensors by name.
+
+    Parameters that a file cannot hold are left out: ``cv`` may be any object.
+    """
+    if not hasattr(model, "discovery_"):
+        fail("save", "the estimator must be fitted", "one that is not", "Call fit first.")
+    config, tensors = to_parts(model.discovery_)
+    given = model.get_params(deep=False)
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+    parameters = {name: value for name, value in plain.items() if _plain(value)}
+    named = hasattr(model, "feature_names_in_")
+    return {"parameters": parameters, "named": named, **more, "discovery": config}, tensors
+
+
+def put_together(cls: type[M], config: Any, tensors: dict[str, Tensor], more: dict[str, type], loss: str = "mse") -> M:
+    """An estimator of class ``cls`` with its discovery; ``more`` are the further keys and their types."""
+    kinds = {"parameters": dict, "named": bool, **more}
+    keys = {*kinds, "discovery"}
+    if (
+        not isinstance(config, dict)
+        or set(config) != keys
+        or not all(isinstance(config[key], kind) for key, kind in kinds.items())
+    ):
+        fail("load", f"an estimator must have the keys {', '.join(sorted(keys))}", ascii(config)[:200], _FIX)
+    parameters, known = config["parameters"], tuple(cls().get_params(deep=False))
+    if not set(parameters) <= set(known) or not all(_plain(value) for value in parameters.values()):
+        fail("load", f"parameters must be among {', '.join(known)}", ascii(parameters)[:200], _FIX)
+    found = from_parts(config["discovery"], tensors)
+    if found.loss != loss:
+        fail("load", f"the discovery of a {cls.__name__} must have the loss {loss!r}", ascii(found.loss)[:80], _FIX)
+    model = cls(**parameters)
+    model.discovery_ = found
+    # Set as scikit-learn sets them, which declares neither.
+    setattr(model, "n_features_in_", len(found.feature_names))  # noqa: B010
+    if config["named"]:
+        setattr(model, "feature_names_in_", np.array(found.feature_names, dtype=object))  # noqa: B010
+    return model
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,751 @@
+"""What :func:`isthmus.mechanics` gives: arrays over the steps of a path, and a state."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, check_number, fail
+from isthmus._cite import cites
+from isthmus._errors import DataError, FileFormatError
+from isthmus._html import badge, card, heading, number, table, told
+from isthmus._strict_json import dumps
+from isthmus.linalg import CHUNK_BYTES, chunk_rows
+from isthmus.measures._identity_cost import GAMMA_SHARE, KernelNorm, fewer_columns, identity_cost_bounds
+from isthmus.objective import LOSSES, class_indices, cost
+from isthmus.trace import LeakyTrace, activate, activation_derivative, with_ones
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+STATES = ("conserved", "not yet critical", "drifting", "not applicable")
+
+#: Arrays over the positions ℓ = 0 … L; those with a second axis; all others are over the steps.
+_POSITIONS = ("positions", "momentum_norm", "momentum_product", "size", "negative_share", "path")
+
+_MATRICES = ("weight_spectra", "path")
+
+
+@dataclass(frozen=True, eq=False)
+class MechanicsArrays:
+    """Arrays over the steps ℓ = 1 … L (pairing A_{ℓ-1} with B_ℓ), or over the positions ℓ = 0 … L.
+
+    Attributes
+    ----------
+    positions : (L + 1,)
+        p_0 = 0 … p_L = 1.
+    rho : (L,)
+    kinetic, potential, cross : (L,)
+        (1/2L̃)‖∂_pA‖², −(L̃/2)‖A‖², ⟨∂_pA, A⟩ in the norm of K + γI.
+    speed : (L,)
+        ‖∂_pA‖_{K+γI}.
+    identity_cost, identity_cost_exact : (L,)
+        ‖A‖²_{K+γI} and ‖A‖²_K (∞ where A leaves the image of K).
+    effective_dimension : (L,)
+        ‖A‖_*²/‖A‖_F².
+    gamma : (L,)
+    hamiltonian : (L,)
+        𝓗(A_{ℓ-1}, B_ℓ).
+    force_norm : (L,)
+        ‖B_ℓσ(A_{ℓ-1})ᵀ‖.
+    weight_norm, bias_norm : (L,)
+        ‖W_ℓ‖ (its bias included) and ‖b_ℓ‖.
+    residual : (L,)
+        ‖W_ℓ − L̃B_ℓσ(A_{ℓ-1})ᵀ‖/‖W_ℓ‖.
+    residual_plain : (L,)
+        The same with the momenta of the plain gradient; differs only where kinks were resolved.
+    momentum_norm, momentum_product : (L + 1,)
+        ‖B_ℓ‖ and Tr[B_ℓA_ℓᵀ].
+    size, negative_share : (L + 1,)
+        ‖A_ℓ‖ and ‖[A_ℓ]₋‖²/‖A_ℓ‖².
+    weight_spectra : (L, w)
+    path : (L + 1, 2)
+        The path in its two leading principal directions.
+    step_length : (L,)
+        ‖A_ℓ − A_{ℓ-1}‖_F.
+    """
+
+    positions: Array
+    rho: Array
+    kinetic: Array
+    potential: Array
+    cross: Array
+    speed: Array
+    identity_cost: Array
+    identity_cost_exact: Array
+    effective_dimension: Array
+    gamma: Array
+    hamiltonian: Array
+    force_norm: Array
+    weight_norm: Array
+    bias_norm: Array
+    residual: Array
+    residual_plain: Array
+    momentum_norm: Array
+    momentum_product: Array
+    size: Array
+    negative_share: Array
+    weight_spectra: Array
+    path: Array
+    step_length: Array
+
+    @property
+    def hamiltonian_stable(self) -> Array:
+        """𝓗_γ = kinetic + potential, (L,)."""
+        with np.errstate(invalid="ignore"):
+            return self.kinetic + self.potential
+
+    @property
+    def total_residual(self) -> float:
+        """√(Σρ‖W − L̃Bσᵀ‖²/Σρ‖W‖²): the gradient of the loss relative to that of its ridge term."""
+        if np.isinf(self.residual).any():
+            return math.inf
+        # Numbers read from a file may overflow.
+        with np.errstate(over="ignore", invalid="ignore"):
+            weights = self.rho * self.weight_norm**2
+            off = np.where(self.weight_norm > 0, self.residual * self.weight_norm, 0.0)
+            return float(np.sqrt((self.rho * off**2).sum() / weights.sum())) if weights.sum() > 0 else 0.0
+
+    @property
+    def spread(self) -> float:
+        """(max 𝓗 − min 𝓗)/|median 𝓗| over the steps."""
+        middle = abs(float(np.median(self.hamiltonian)))
+        width = float(self.hamiltonian.max()) - float(self.hamiltonian.min())
+        return width / middle if middle > 0 else (0.0 if width == 0 else math.inf)
+
+    @property
+    def path_length(self) -> float:
+        """ℓ_γ = Σρ‖∂_pA‖_{K+γI}."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            return float((self.rho * self.speed).sum())
+
+    @property
+    def length(self) -> float:
+        """∫‖∂_pA‖_F dp = Σ‖A_ℓ − A_{ℓ-1}‖_F."""
+        return float(self.step_length.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Mechanics:
+    """The mechanics of one leaky ResNet on data.
+
+    Attributes
+    ----------
+    state : {"conserved", "not yet critical", "drifting", "not applicable"}
+    reason : str
+    effective_depth, ridge, gamma_share, tolerance : float
+    samples : int
+    arrays : MechanicsArrays or None
+        None when not applicable.
+    kinks : float
+        The tolerance within which kinks were resolved; 0 where they were not.
+    """
+
+    state: str
+    reason: str
+    effective_depth: float
+    ridge: float
+    gamma_share: float
+    tolerance: float
+    samples: int
+    arrays: MechanicsArrays | None
+    kinks: float = 0.0
+
+    @property
+    def rank_estimate(self) -> float:
+        """−(2/L̃)·median 𝓗: the rank, approached from below as L̃ grows; NaN when not applicable."""
+        if self.arrays is None or self.effective_depth <= 0:
+            return math.nan
+        return -2.0 / self.effective_depth * float(np.median(self.arrays.hamiltonian))
+
+    @property
+    def least_identity_cost(self) -> float:
+        """min_p ‖A_p‖²_{K+γI}: the rank, approached from above up to what γ takes; NaN when not applicable."""
+        return math.nan if self.arrays is None else float(self.arrays.identity_cost.min())
+
+    @property
+    def residual(self) -> float:
+        """Relative residual of criticality over all steps; NaN when not applicable."""
+        return math.nan if self.arrays is None else self.arrays.total_residual
+
+    @property
+    def spread(self) -> float:
+        """Relative spread of 𝓗 over the steps; NaN when not applicable."""
+        return math.nan if self.arrays is None else self.arrays.spread
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers that matter, as plain data."""
+        return {
+            "state": self.state,
+            "reason": self.reason,
+            "effective_depth": self.effective_depth,
+            "ridge": self.ridge,
+            "gamma_share": self.gamma_share,
+            "tolerance": self.tolerance,
+            "samples": self.samples,
+            "kinks": self.kinks,
+            "rank_estimate": self.rank_estimate,
+            "least_identity_cost": self.least_identity_cost,
+            "residual": self.residual,
+            "spread": self.spread,
+            "path_length": math.nan if self.arrays is None else self.arrays.path_length,
+            "length": math.nan if self.arrays is None else self.arrays.length,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data and arrays."""
+        arrays = None
+        if self.arrays is not None:
+            arrays = {f.name: getattr(self.arrays, f.name) for f in dataclasses.fields(self.arrays)}
+        head = {"format": "isthmus.mechanics", "version": 1, "sentence": self.sentence}
+        return {**head, **self.summary(), "arrays": arrays}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Mechanics:
+        """The result that :meth:`to_dict` describes; derived numbers are computed again."""
+        who, do = "Mechanics.from_dict", "Pass what `Mechanics.to_dict` or `to_json` gave."
+        found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)
+        if found != ("isthmus.mechanics", 1):
+            fail(who, "`content` must be isthmus.mechanics, version 1", found, do, error=FileFormatError)
+        try:
+            numbers = {
+                name: float(content[name]) for name in ("effective_depth", "ridge", "gamma_share", "tolerance", "kinks")
+            }
+            state, reason, samples = str(content["state"]), str(content["reason"]), int(content["samples"])
+            arrays = None if content["arrays"] is None else _arrays(content["arrays"])
+            if not all(map(math.isfinite, numbers.values())) or (arrays and not numbers["effective_depth"] > 1e-100):
+                raise ValueError(f"the numbers {numbers}")
+            if state not in STATES or (arrays is None and state != STATES[-1]):
+                raise ValueError(f"the state {state!r:.40}{'' if arrays else ' without arrays'}")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            got = f"{type(error).__name__}: {error}"
+            fail(who, "every field must be there and of its type", got, do, error=FileFormatError)
+        return cls(state=state, reason=reason, samples=samples, arrays=arrays, **numbers)
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as JSON; numbers that are not finite as their names."""
+        return dumps("Mechanics.to_json", self.to_dict())
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """The path, the spectra of its weights, energies and residual along it, as a matplotlib figure."""
+        from isthmus.plotting.mechanics import draw_mechanics
+
+        return draw_mechanics(self.to_dict(), figure)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each step, as a pandas DataFrame."""
+        import pandas as pd
+
+        if self.arrays is None:
+            return pd.DataFrame()
+        a = self.arrays
+        steps = [f.name for f in dataclasses.fields(a) if getattr(a, f.name).shape == a.rho.shape]
+        columns = {"p": a.positions[:-1], **{name: getattr(a, name) for name in steps}}
+        return pd.DataFrame(columns, index=pd.RangeIndex(1, len(a.rho) + 1, name="step"))
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in one sentence."""
+        if self.arrays is None:
+            return f"Mechanics not applicable: {self.reason}."
+        return (
+            f"{self.state.capitalize()}: −(2/L̃)𝓗 = {self.rank_estimate:.3g}, least cost of identity "
+            f"{self.least_identity_cost:.3g}; {self.reason}."
+        )
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        shown = {k: v for k, v in self.summary().items() if k not in ("state", "reason")}
+        rows = [[told(key.replace("_", " ")), number(value)] for key, value in shown.items()]
+        return card(heading(badge(self.state), told(self.reason)), table(["quantity", "value"], rows))
+
+
+def _arrays(content: Mapping[str, Any]) -> MechanicsArrays:
+    """From plain data; the shapes must fit together."""
+    names = [f.name for f in dataclasses.fields(MechanicsArrays)]
+    arrays = {name: np.asarray(content[name], dtype=np.float64) for name in names}
+    layers = len(arrays["rho"])
+    for name, array in arrays.items():
+        length = layers + 1 if name in _POSITIONS else layers
+        if array.ndim != 1 + (name in _MATRICES) or len(array) != length or layers < 1 or 0 in array.shape:
+            raise ValueError(f"{name} of shape {array.shape} for {layers} steps")
+    rho, positions = arrays["rho"], arrays["positions"]
+    if not (rho > 0).all() or not np.isfinite(rho.sum()) or not (np.isfinite(positions).all() and positions[-1] > 0):
+        raise ValueError("the lengths and positions of the steps are no such numbers")
+    if arrays["path"].shape[1] != 2:
+        raise ValueError(f"path of shape {arrays['path'].shape}")
+    return MechanicsArrays(**arrays)
+
+
+# ---- Q-energy: momenta, energies and Hamiltonian of a path of representations; discretely A_{ℓ-1} pairs with B_ℓ
+
+
+def last_momentum(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", samples: int | None = None) -> Tensor:
+    """B_L = −(1/λ)∂C/∂A_L, (w, N); arguments as for :func:`momenta`."""
+    check_number("momenta", "lam", lam, low=0.0, low_open=True)
+    outputs = trace.outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        share = trace.samples / (trace.samples if samples is None else samples)
+        (gradient,) = torch.autograd.grad(share * cost(outputs, Y, loss), outputs)
+    return -(gradient @ trace.W_out).mT / lam
+
+
+@cites("hamiltonian2024", "§1.5, B_p", ids=("Q-energy",))
+def momenta(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", samples: int | None = None) -> list[Tensor]:
+    """B_ℓ = −(1/λ)∂C/∂A_ℓ, ℓ = 0 … L, each (w, N): one backward pass along the path.
+
+    B_{ℓ-1} = (1 − ρ_ℓL̃)B_ℓ + ρ_ℓ σ̇(A_{ℓ-1}) ⊙ (W_ℓᵀB_ℓ), the last row of W_ℓᵀ (the bias) left out.
+
+    Parameters
+    ----------
+    trace : LeakyTrace
+    Y : Tensor (N, d_out), or class indices (N,)
+    lam : float
+        λ > 0 of the paper: 2L̃ times our ridge.
+    samples : int, optional
+        N in the cost, when ``trace`` holds only part of the samples.
+    """
+    B = last_momentum(trace, Y, lam, loss=loss, samples=samples)
+    Bs = [B]
+    L_tilde, width = trace.effective_depth, trace.width
+    for ell in range(trace.depth, 0, -1):
+        rho = float(trace.rho[ell - 1])
+        pulled = trace.Ws[ell - 1][:, :width].mT @ B
+        B = (1.0 - rho * L_tilde) * B + rho * activation_derivative(trace.A(ell - 1), trace.slope) * pulled
+        Bs.append(B)
+    return Bs[::-1]
+
+
+@cites("hamiltonian2024", "§1.5", ids=("Q-energy",))
+def hamiltonian(A: Tensor, B: Tensor, effective_depth: float, *, slope: float = 0.0, bias: float = 1.0) -> float:
+    """𝓗(A, B) = (L̃/2)‖Bσ(A)ᵀ‖² − L̃Tr[BAᵀ], for A and B of shape (w, N)."""
+    S = with_ones(activate(A, slope), bias)
+    return effective_depth * (0.5 * float((B @ S.mT).square().sum()) - float((A * B).sum()))
+
+
+def flow(
+    A: Tensor, B: Tensor, effective_depth: float, *, slope: float = 0.0, bias: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """(∂_pA, ∂_pB) of the Hamiltonian dynamics: L̃(Bσ(A)ᵀσ(A) − A) and −L̃(σ̇(A)⊙[σ̄(A)BᵀB] − B).
+
+    Departs from the paper in notation only: σ(A)BᵀB has a last row, that of the ones, which drops out of ∂_pB.
+    """
+    S = with_ones(activate(A, slope), bias)
+    inner = activate(A, slope) @ B.mT @ B
+    return (
+        effective_depth * (B @ S.mT @ S - A),
+        -effective_depth * (activation_derivative(A, slope) * inner - B),
+    )
+
+
+@dataclass(frozen=True)
+class StepEnergies:
+    """Energies of one step, in the norm of K + γI.
+
+    Attributes
+    ----------
+    kinetic : float
+        (1/2L̃)‖∂_pA‖².
+    potential : float
+        −(L̃/2)‖A‖².
+    cross : float
+        ⟨∂_pA, A⟩.
+    speed : float
+        ‖∂_pA‖.
+    identity_cost : float
+        ‖A‖².
+    gamma : float
+    """
+
+    kinetic: float
+    potential: float
+    cross: float
+    speed: float
+    identity_cost: float
+    gamma: float
+
+    @property
+    def hamiltonian(self) -> float:
+        """𝓗_γ = kinetic + potential."""
+        return self.kinetic + self.potential
+
+
+@cites("hamiltonian2024", "§1.3 and Thm. 4", ids=("Q-energy",))
+def step_energies(
+    S: Tensor, A: Tensor, dA: Tensor, effective_depth: float, gamma: float, norm: KernelNorm | None = None
+) -> StepEnergies:
+    """Kinetic and potential energy and their cross term at A moving by ∂_pA, in the norm of K + γI, K = SᵀS.
+
+    Their combination potential⁻ + cross + kinetic, (L̃/2)‖A‖² + ⟨∂_pA, A⟩ + (1/2L̃)‖∂_pA‖², is (1/2L̃)‖L̃A + ∂_pA‖².
+
+    Parameters
+    ----------
+    S : Tensor (w + 1, N)
+        σ(A).
+    A, dA : Tensor (w, N)
+    gamma : float
+        0 for the unstabilised energies, ∞ where A or ∂_pA leave the image of K.
+    norm : KernelNorm, optional
+        That of ``S``, if there already is one.
+    """
+    own = KernelNorm(S) if norm is None else norm
+    coi, moving = own.square(A, gamma), own.square(dA, gamma)
+    return StepEnergies(
+        kinetic=moving / (2.0 * effective_depth),
+        potential=-0.5 * effective_depth * coi,
+        cross=own.product(dA, A, gamma),
+        speed=moving**0.5,
+        identity_cost=coi,
+        gamma=gamma,
+    )
+
+
+@cites("hamiltonian2024", "§1.3", ids=("Q-energy",))
+def lagrangian_weights(trace: LeakyTrace, ell: int) -> Tensor:
+    """W = (L̃A + ∂_pA)σ(A)⁺ of step ℓ, (w, w + 1): the smallest weights that take A_{ℓ-1} to A_ℓ."""
+    moved = trace.effective_depth * trace.A(ell - 1) + trace.derivative(ell)
+    return KernelNorm(trace.sigma_A(ell - 1), eps=trace.source_eps).weights(moved)
+
+
+# ---- Momenta at a minimum that sits on kinks: which of the admissible derivatives of σ balance the weights best?
+
+
+#: Steps of the accelerated projected gradient method, at every layer.
+ITERATIONS = 60
+
+
+def on_kinks(trace: LeakyTrace, ell: int, tolerance: float) -> Tensor:
+    """Entries of A_ℓ within ``tolerance`` times its root mean square of 0, a mask (w, N)."""
+    A = trace.A(ell)
+    return A.abs() <= tolerance * A.square().mean().sqrt()
+
+
+@cites("hamiltonian2024", "§1.5, at kinks", ids=("Q-energy",))
+@torch.no_grad()
+def resolved_momenta(
+    trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", tolerance: float = 1e-3
+) -> list[Tensor]:
+    """Momenta B_0 … B_L with the derivatives σ̇ ∈ [a, 1] at kinks that bring W_ℓ and L̃B_ℓσ(A_{ℓ-1})ᵀ closest.
+
+    Layer by layer from the outputs: σ̇(A_{ℓ-1}) at its kinks enters B_{ℓ-1} linearly, and is chosen by least squares in
+    the box to bring L̃B_{ℓ-1}σ(A_{ℓ-2})ᵀ closest to W_{ℓ-1}. Elsewhere nothing is chosen. A greedy choice, not the best;
+    and entries choose for themselves, which allows more than Clarke's subdifferential does: a small residual is
+    evidence of criticality, no bound of a distance (docs/notes/criticality.md).
+
+    Parameters
+    ----------
+    trace, Y, lam, loss
+        As for :func:`~isthmus.measures.momenta`.
+    tolerance : float, default 1e-3
+        How near 0, in units of the root mean square of A_ℓ, an entry counts as on its kink.
+    """
+    check_number("resolved_momenta", "tolerance", tolerance, low=0.0)
+    L_tilde, width = trace.effective_depth, trace.width
+    B = last_momentum(trace, Y, lam, loss=loss)
+    Bs = [B]
+    for ell in range(trace.depth, 0, -1):
+        rho = float(trace.rho[ell - 1])
+        kept, pulled = (1.0 - rho * L_tilde) * B, rho * (trace.Ws[ell - 1][:, :width].mT @ B)
+        derivative = activation_derivative(trace.A(ell - 1), trace.slope)
+        free = on_kinks(trace, ell - 1, tolerance)
+        if ell > 1 and bool(free.any()):
+            S = trace.sigma_A(ell - 2)
+            derivative = _choose(derivative, free, kept, pulled, trace.Ws[ell - 2] / L_tilde, S, trace.slope)
+        B = kept + derivative * pulled
+        Bs.append(B)
+    return Bs[::-1]
+
+
+def _choose(
+    derivative: Tensor, free: Tensor, kept: Tensor, pulled: Tensor, W: Tensor, S: Tensor, slope: float
+) -> Tensor:
+    """T ∈ [a, 1] on ``free`` with ‖W − (kept + T⊙pulled)Sᵀ‖ least: rows are separate problems."""
+    low, high = min(slope, 1.0), 1.0
+    pull = torch.where(free, pulled, torch.zeros_like(pulled))
+    # Largest curvature of each row's problem.
+    bound = float(torch.linalg.matrix_norm(S, 2)) ** 2 * pull.square().amax(1, keepdim=True)
+    rate = torch.where(bound > 0, 1.0 / bound.clamp_min(1e-300), torch.zeros_like(bound))
+    T = torch.where(free, torch.full_like(derivative, 0.5 * (low + high)), derivative)
+    ahead, age = T, 1.0
+    for _ in range(ITERATIONS):
+        off = W - (kept + ahead * pulled) @ S.mT
+        moved = torch.where(free, (ahead + rate * pull * (off @ S)).clamp(low, high), derivative)
+        older, age = age, 0.5 * (1.0 + (1.0 + 4.0 * age**2) ** 0.5)
+        ahead, T = moved + (older - 1.0) / age * (moved - T), moved
+
+    def distance(choice: Tensor) -> float:
+        return float((W - (kept + choice * pulled) @ S.mT).norm())
+
+    # Never worse than PyTorch's own choice.
+    return T if distance(T) <= distance(derivative) else derivative
+
+
+# ---- The mechanics of a leaky ResNet on data: energies, Hamiltonian, momenta and criticality, step by step
+
+
+#: Relative residual of W = L̃Bσ(A)ᵀ, and relative spread of 𝓗, up to which it is called conserved.
+TOLERANCE = 0.05
+
+
+@cites("hamiltonian2024", "§1.5, §2.1 and Thm. 4", ids=("Q-energy", "Q-coi"))
+def mechanics(
+    net: Any,
+    X: Any,
+    Y: Any,
+    *,
+    ridge: float,
+    loss: str = "mse",
+    gamma_share: float = GAMMA_SHARE,
+    tolerance: float = TOLERANCE,
+    kinks: float = 0.0,
+    batch_size: int | None = None,
+) -> Mechanics:
+    """Energies, momenta, Hamiltonian and criticality of a leaky ResNet at every step of its path.
+
+    Parameters
+    ----------
+    net : LeakyResNet
+        Not changed.
+    X : array (N, d_in)
+    Y : array (N, d_out), or class indices (N,) for ``loss="cross_entropy"``
+        The targets it was trained on: momenta are gradients of the cost.
+    ridge : float
+        It was trained with. λ of the paper is 2L̃·ridge.
+    loss : {"mse", "cross_entropy"}
+    gamma_share : float, default 1e-3
+        γ_ℓ = ``gamma_share``·‖K_ℓ‖_op of the stable energies.
+    tolerance : float, default 0.05
+        Relative residual and relative spread of 𝓗 up to which ``state`` is ``"conserved"``.
+    kinks : float, default 0
+        Above 0, momenta are :func:`~isthmus.measures.resolved_momenta` with this tolerance: at a minimum on kinks the
+        plain gradient does not vanish. Needs all samples in memory at once. ``residual_plain`` keeps the other.
+    batch_size : int, optional
+        Samples at a time; by default as many as fit in a few hundred megabytes. The result does not depend on it.
+
+    Returns
+    -------
+    Mechanics
+        ``state`` is ``"conserved"``, ``"not yet critical"``, ``"drifting"`` (critical, but the steps are too long for
+        𝓗 to be constant) or ``"not applicable"``, with a ``reason``.
+
+    Examples
+    --------
+    >>> import torch, isthmus
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> net = isthmus.LeakyResNet(3, 2, width=8, layers=6, generator=generator)
+    >>> X = torch.randn(20, 3, generator=generator)
+    >>> isthmus.mechanics(net, X, X[:, :2], ridge=1e-3).state
+    'not yet critical'
+    """
+    who = "mechanics"
+    check_choice(who, "loss", loss, LOSSES)
+    check_number(who, "ridge", ridge, low=0.0)
+    check_number(who, "gamma_share", gamma_share, low=0.0, low_open=True)
+    check_number(who, "tolerance", tolerance, low=0.0)
+    check_number(who, "kinks", kinks, low=0.0)
+    L_tilde = getattr(net, "effective_depth", None)
+    if not isinstance(L_tilde, float) or not callable(getattr(net, "trace", None)):
+        fix = "For the cost of identity of a fully connected network use isthmus.measures.identity_costs(net.trace(X))."
+        fail(who, "`net` must be a LeakyResNet", type(net).__name__, fix)
+    inputs = as_matrix(who, "X", X, columns=net.d_in)
+    if loss == "mse":
+        targets = as_matrix(who, "Y", Y, columns=net.d_out)
+    else:
+        targets = as_tensor(who, "Y", Y)
+        targets = class_indices(who, targets) if targets.ndim == 1 or targets.shape[1:] == (1,) else targets
+    if len(targets) != len(inputs):
+        fail(
+            who,
+            "`X` and `Y` must have the same number of rows",
+            f"{len(inputs)} and {len(targets)}",
+            "Align them.",
+            error=DataError,
+        )
+    if batch_size is not None:
+        check_integer(who, "batch_size", batch_size, low=1)
+    why = _why_not(L_tilde, ridge)
+    if why:
+        return Mechanics("not applicable", why, L_tilde, ridge, gamma_share, tolerance, len(inputs), None, kinks)
+    # Every representation and momentum of a chunk is alive at once.
+    rows = batch_size or chunk_rows(len(inputs), 8.0 * 6 * net.width * (net.layers + 1), 4 * CHUNK_BYTES)
+    if kinks > 0.0 and rows < len(inputs):
+        fix = "Pass kinks=0, fewer samples, or a larger `batch_size` if there is memory for it."
+        fail(who, f"`kinks` > 0 needs all {len(inputs)} samples at once", f"batches of {rows}", fix)
+    sums, lam = _Sums(net.layers), 2.0 * L_tilde * ridge
+    for part, answers in zip(inputs.split(rows), targets.split(rows)):
+        trace = net.trace(part)
+        plain = momenta(trace, answers, lam, loss=loss, samples=len(inputs))
+        if kinks > 0.0:
+            sums.add(trace, resolved_momenta(trace, answers, lam, loss=loss, tolerance=kinks), plain)
+        else:
+            sums.add(trace, plain, plain)
+    if not sums.finite:
+        why = "squares of weights, representations or momenta overflow: there are no energies"
+        return Mechanics("not applicable", why, L_tilde, ridge, gamma_share, tolerance, len(inputs), None, kinks)
+    arrays = sums.arrays(gamma_share)
+    state, reason = _judge(arrays, tolerance)
+    reversing = tuple(net.reversing)
+    if reversing:
+        reason += f". ρ·L̃ ≥ 1 in {len(reversing)} of {net.layers} steps"
+    return Mechanics(state, reason, L_tilde, ridge, gamma_share, tolerance, len(inputs), arrays, kinks)
+
+
+def _why_not(L_tilde: float, ridge: float) -> str:
+    if L_tilde <= 0.0:
+        return "effective_depth is 0: λ/2L̃ and the momenta are not defined for a plain ResNet"
+    if ridge <= 0.0:
+        return "ridge is 0: the momenta −(1/λ)∂C/∂A are not defined"
+    return ""
+
+
+def _judge(arrays: MechanicsArrays, tolerance: float) -> tuple[str, str]:
+    if float(arrays.weight_norm.max()) == 0.0:
+        return "not applicable", "all weights vanish: the path decays to zero and has no isthmus"
+    residual, spread = arrays.total_residual, arrays.spread
+    if not residual <= tolerance:
+        return "not yet critical", f"W differs from L̃Bσ(A)ᵀ by {residual:.3g} of its norm (wanted {tolerance:g})"
+    if not spread <= tolerance:
+        return "drifting", (
+            f"critical (residual {residual:.2g}), but 𝓗 varies by {spread:.3g} of its median: the steps are too long"
+        )
+    return "conserved", f"residual {residual:.2g}, and 𝓗 varies by {spread:.2g} of its median"
+
+
+@dataclass
+class _Sums:
+    """What is summed over samples, for every step."""
+
+    depth: int
+    stacks: list[Tensor | None] = field(default_factory=list)
+    forces: list[Tensor] = field(default_factory=list)
+    plain: list[Tensor] = field(default_factory=list)
+    first: LeakyTrace | None = None
+
+    def __post_init__(self) -> None:
+        self.stacks = [None] * self.depth
+        size = self.depth + 1
+        #: ‖A_ℓ‖², its negative part, ‖B_ℓ‖², Tr[B_ℓA_ℓᵀ], Tr[B_ℓA_{ℓ-1}ᵀ], ‖A_ℓ − A_{ℓ-1}‖²; the path's Gram matrix.
+        self.numbers = torch.zeros(6, size, dtype=torch.float64)
+        self.gram = torch.zeros(size, size, dtype=torch.float64)
+
+    def add(self, trace: LeakyTrace, Bs: list[Tensor], plain: list[Tensor]) -> None:
+        """Add the samples of ``trace``, with momenta ``Bs`` (and those of the plain gradient)."""
+        if self.first is None:
+            self.first = trace
+            self.forces, self.plain = ([W.new_zeros(W.shape) for W in trace.Ws] for _ in range(2))
+        path = torch.stack([R.reshape(-1) for R in trace.representations])
+        self.gram += path @ path.mT
+        for ell, B in enumerate(Bs):
+            A = trace.A(ell)
+            own = [A.square().sum(), A.clamp_max(0).square().sum(), B.square().sum(), (A * B).sum()]
+            last = trace.A(ell - 1) if ell else A
+            self.numbers[:, ell] += torch.stack([*own, (last * B).sum(), (A - last).square().sum()])
+            if ell:
+                S = trace.sigma_A(ell - 1)
+                self.forces[ell - 1] += B @ S.mT
+                self.plain[ell - 1] += plain[ell] @ S.mT
+                moved = [S, trace.A(ell - 1), trace.derivative(ell)]
+                self.stacks[ell - 1] = fewer_columns(moved, self.stacks[ell - 1])
+
+    @property
+    def finite(self) -> bool:
+        """Whether all squares that energies are made of are numbers."""
+        assert self.first is not None
+        leak = self.first.effective_depth
+        forces = [(max(leak, 1.0) * F).square().sum() for F in (*self.forces, *self.plain)]
+        weights = [W.square().sum() for W in self.first.Ws]
+        moved = (self.numbers[5, 1:] / self.first.rho**2).sum()
+        whole = [self.gram.abs().sum(), self.numbers.abs().sum(), moved, *forces, *weights]
+        return bool(torch.isfinite(torch.stack(whole)).all())
+
+    def arrays(self, gamma_share: float) -> MechanicsArrays:
+        """Energies and the rest from the sums."""
+        trace = self.first
+        assert trace is not None
+        L_tilde = trace.effective_depth
+        rows = []
+        for W, force, plain, stack in zip(trace.Ws, self.forces, self.plain, self.stacks):
+            assert stack is not None
+            S, A, dA = stack.split([W.shape[1], trace.width, trace.width])
+            norm = KernelNorm(S, eps=trace.source_eps)
+            # A vanishing kernel (no bias, nothing active) leaves no scale for γ: energies as with γ = 1, where kinetic
+            # and potential cancel on what only leaks, but a representation that is there has no finite cost.
+            gamma = gamma_share * norm.top or 1.0
+            found = step_energies(S, A, dA, L_tilde, gamma, norm)
+            coi = found.identity_cost if norm.top > 0 else norm.square(A)
+            size = float(W.norm())
+            rows.append(
+                (
+                    found.kinetic,
+                    found.potential,
+                    found.cross,
+                    found.speed,
+                    coi,
+                    gamma,
+                    norm.square(A),
+                    identity_cost_bounds(A)[0],
+                    float(force.norm()),
+                    size,
+                    float(W[:, trace.width :].norm()),
+                    _relative(W, L_tilde * force),
+                    _relative(W, L_tilde * plain),
+                )
+            )
+        columns = [np.array(column) for column in zip(*rows)]
+        kinetic, potential, cross, speed, coi, gamma, exact, dimension, force, size, bias, residual, plain = columns
+        square, negative, momentum, same, paired, moved = self.numbers.numpy()
+        H = L_tilde * (0.5 * force**2 - paired[1:])
+        return MechanicsArrays(
+            positions=trace.positions.numpy(),
+            rho=trace.rho.numpy(),
+            kinetic=kinetic,
+            potential=potential,
+            cross=cross,
+            speed=speed,
+            identity_cost=coi,
+            identity_cost_exact=exact,
+            effective_dimension=dimension,
+            gamma=gamma,
+            hamiltonian=H,
+            force_norm=force,
+            weight_norm=size,
+            bias_norm=bias,
+            residual=residual,
+            residual_plain=plain,
+            momentum_norm=np.sqrt(momentum),
+            momentum_product=same,
+            size=np.sqrt(square),
+            negative_share=np.divide(negative, square, out=np.zeros_like(square), where=square > 0),
+            weight_spectra=np.stack([torch.linalg.svdvals(W).numpy() for W in trace.Ws]),
+            path=_plane(self.gram),
+            step_length=np.sqrt(moved[1:]),
+        )
+
+
+def _relative(W: Tensor, other: Tensor) -> float:
+    """‖W − W'‖/‖W‖; 0 where both vanish."""
+    size, off = float(W.norm()), float((W - other).norm())
+    return off / size if size > 0 else (0.0 if off == 0 else math.inf)
+
+
+def _plane(gram: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The path in the plane of its two leading principal directions, (L + 1, 2)."""
+    centred = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()
+    values, vectors = torch.linalg.eigh(centred)
+    coordinates = vectors[:, -2:].flip(1) * values[-2:].flip(0).clamp_min(0.0).sqrt()
+    # A fixed sign: the path ends to the right of, and above, where it begins.
+    sign = torch.where(coordinates[-1] < coordinates[0], -1.0, 1.0)
+    return (coordinates * sign).numpy()
