@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,8 @@ class FullyConnected(nn.Module):
     >>> net(torch.ones(3, 4)).shape
     torch.Size([3, 2])
     """
+
+    kind: ClassVar[str] = "a fully connected network"
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -137,6 +137,8 @@ class LeakyResNet(nn.Module):
     >>> len(net.trace(torch.ones(3, 4)).representations)
     11
     """
+
+    kind: ClassVar[str] = "a leaky ResNet"
 
     W_in: Tensor
     W_out: Tensor
