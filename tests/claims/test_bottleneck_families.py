@@ -165,11 +165,11 @@ def test_too_small_an_excess_fails(example, monkeypatch):
 @pytest.mark.parametrize("make", [relu_random_net, leaky_random_net])
 def test_one_family_of_isometries(make):
     subject = make()
-    found = weights_near_one_family(subject)
+    found = weights_near_one_family.evaluate(subject)
     assert found.status == "holds", found.reason
     assert len(found.details["‖W_ℓ − V_ℓV_(ℓ−1)ᵀ‖² by layer"]) == subject.net.depth
     for k in (1, 2):
-        assert weights_near_one_family(subject.replace(known={"k": k})).status == "holds"
+        assert weights_near_one_family.evaluate(subject.replace(known={"k": k})).status == "holds"
 
 
 def test_the_distances_by_hand():
@@ -190,21 +190,21 @@ def test_the_distances_by_hand():
 
 def test_isometries_are_at_distance_zero():
     net = FullyConnected.from_weights([torch.eye(3).double()] * 4)
-    found = weights_near_one_family(Subject(net, gaussian(5, 3).abs()))
+    found = weights_near_one_family.evaluate(Subject(net, gaussian(5, 3).abs()))
     assert found.status == "holds" and abs(found.slack) < 1e-12
     assert_close(found.details["‖W_ℓ − V_ℓV_(ℓ−1)ᵀ‖² by layer"], [0.0] * 4)
 
 
 def test_twins_of_the_single_family(monkeypatch):
     subject = relu_random_net()
-    assert weights_near_one_family(subject.replace(known={"k": 6})).status == "not applicable"
+    assert weights_near_one_family.evaluate(subject.replace(known={"k": 6})).status == "not applicable"
     for slope in (-0.5, 1.0):
         other = random_subject([4, 6, 6, 3], slope=slope, seed=1)
-        assert weights_near_one_family(other).status == "not applicable"
+        assert weights_near_one_family.evaluate(other).status == "not applicable"
     honest = parameter_norms(subject.net)
     small = type("Norms", (), {"weights": honest.weights, "biases": honest.biases, "total": 0.2 * honest.total})()
     monkeypatch.setattr("isthmus.claims.bottleneck2023._jacobian_bounds.parameter_norms", lambda net: small)
-    assert weights_near_one_family(subject).status == "fails"
+    assert weights_near_one_family.evaluate(subject).status == "fails"
 
 
 def test_the_two_forms_agree_where_nothing_is_cut_off():
@@ -213,14 +213,14 @@ def test_the_two_forms_agree_where_nothing_is_cut_off():
     relu = FullyConnected.from_weights([W.abs() for W in net.Ws])
     subject = Subject(relu, gaussian(6, 4).abs() + 0.1, known={"k": 1})
     two = CLAIMS["C-bn-6"].evaluate(subject)
-    one = weights_near_one_family(subject)
+    one = weights_near_one_family.evaluate(subject)
     assert two.status == one.status == "holds"
     assert_close(one.details["‖W_ℓ − V_ℓV_(ℓ−1)ᵀ‖² by layer"], two.details["‖W_ℓ − U_ℓV_ℓᵀ‖² by layer"])
 
 
 def test_a_bottleneck_shows_in_one_family():
     subject = Subject(three_part_net(2, depth=12, seed=1), gaussian(20, 12), known={"k": 2})
-    found = weights_near_one_family(subject)
+    found = weights_near_one_family.evaluate(subject)
     assert found.status == "holds", found.reason
     assert max(found.details["‖W_ℓ − V_ℓV_(ℓ−1)ᵀ‖² by layer"][3:8]) < 1e-9
 

@@ -15,14 +15,14 @@ from isthmus.claims.features2022 import _graphs as feature_bipartite
 from isthmus.claims.features2022 import _widths as feature_cones
 from isthmus.claims.features2022 import _widths as feature_widths
 from isthmus.claims.features2022._widths import (
+    crowded_net,
     doubled_bipartite,
     least_loss,
-    loss_of,
+    loss_on,
     narrowed,
     other_end,
     plateau_family,
     segment,
-    wide_net,
     widened,
 )
 from isthmus.constructions import (
@@ -86,7 +86,7 @@ def test_a_family_on_inputs_of_zero():
     family = [
         Subject(FullyConnected.from_weights([torch.zeros(n, 2), torch.zeros(1, n)]).double(), X, Y, 0.1) for n in (2, 3)
     ]
-    assert least_loss(family[0]) == pytest.approx(1.0) == loss_of(family[0])
+    assert least_loss(family[0]) == pytest.approx(1.0) == loss_on(family[0])
     assert status("C-feat-4", family[0].replace(known={"family": family})) == "holds"
 
 
@@ -133,10 +133,10 @@ def test_moves_on_deep_networks():
     """Props 6 and 7 need no minimum: dead neurons change nothing, and a layer of 30 goes to ≤ N(N+1) = 12."""
     net = random_net([2, 30, 20, 2], slope=0.2)
     subject = Subject(net, gaussian(3, 2), gaussian(3, 2, seed=1), 0.1)
-    assert_close(loss_of(subject, widened(net)), loss_of(subject))
+    assert_close(loss_on(subject, widened(net)), loss_on(subject))
     small = narrowed(subject)
     assert max(small.dims[1:-1]) <= 12
-    assert loss_of(subject, small) <= loss_of(subject)
+    assert loss_on(subject, small) <= loss_on(subject)
     assert_close(small.trace(subject.X).outputs, net.trace(subject.X).outputs, rtol=1e-8, reason="a pseudo-inverse")
 
 
@@ -147,7 +147,7 @@ def test_the_bound_for_widths_holds(width):
         net = random_net([3, width, 2], bias=0.0, seed=seed, slope=0.1)
         subject = Subject(net, X, Y, 0.05)
         floor = least_loss(subject)
-        assert floor is not None and floor <= loss_of(subject)
+        assert floor is not None and floor <= loss_on(subject)
     assert least_loss(Subject(random_net([3, width, 2]), gaussian(5, 3), gaussian(5, 2), 0.05)) is None
 
 
@@ -170,9 +170,9 @@ def test_the_unqualified_bound_fails(monkeypatch):
 def test_another_pair_fails(monkeypatch):
     true = feature_cones.reduced
     monkeypatch.setattr(feature_cones, "reduced", lambda Z, slope: 1.001 * true(Z, slope))
-    assert verdict("C-feat-5", wide_net()).where == "the same pair"
+    assert verdict("C-feat-5", crowded_net()).where == "the same pair"
     monkeypatch.setattr(feature_cones, "reduced", lambda Z, slope: Z)
-    assert "N(N+1)" in verdict("C-feat-5", wide_net()).where
+    assert "N(N+1)" in verdict("C-feat-5", crowded_net()).where
 
 
 # --------------------------------------------------------------------------------------------------------- C-feat-6
@@ -289,7 +289,7 @@ def test_two_blocks_are_not_convex():
 def test_a_concave_loss_fails(monkeypatch):
     true = feature_cones.representation_loss
     monkeypatch.setattr(feature_cones, "representation_loss", lambda *a, **k: -true(*a, **k))
-    assert status("C-feat-11", wide_net()) == "fails"
+    assert status("C-feat-11", crowded_net()) == "fails"
 
 
 @pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
@@ -348,17 +348,17 @@ def test_three_neurons_do_not_make_the_pair():
 
 
 def test_unknown_between_the_bounds():
-    found = verdict("C-feat-12", wide_net().replace(known={"widths": [8, 8]}))
+    found = verdict("C-feat-12", crowded_net().replace(known={"widths": [8, 8]}))
     assert found.status == "not applicable" and "n_ℓ ≥ Rank_σ: not known" in found.reason
 
 
 def test_a_wrong_realisation_fails(monkeypatch):
     true = feature_widths.realised
     monkeypatch.setattr(feature_widths, "realised", lambda Zs, X, like: true([1.01 * Z for Z in Zs], X, like))
-    assert status("C-feat-12", wide_net()) == "fails"
+    assert status("C-feat-12", crowded_net()) == "fails"
     monkeypatch.undo()
     monkeypatch.setattr(feature_widths, "parameter_norms", lambda net: type("N", (), {"total": 1.0}))
-    assert status("C-feat-12", wide_net()) == "fails"
+    assert status("C-feat-12", crowded_net()) == "fails"
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.0])

@@ -16,11 +16,11 @@ from isthmus.claims.features2022._forces import diagonal_minimum
 from isthmus.claims.features2022._minima import (
     DECREASE,
     distance_of_covariances,
-    flat,
-    losses,
+    flattened,
+    losses_at,
     preimages,
     saddle_point,
-    search,
+    search_descent,
 )
 from isthmus.constructions import Saddle, saddle
 from tools import assert_close, gaussian
@@ -82,7 +82,7 @@ def test_descent_below_rounding_is_not_judged(lam):
 def test_flat_along_the_circle_only():
     """The Hessian at the weights: one 0, along the circle, and three positive eigenvalues."""
     subject = saddle_point()
-    H = torch.autograd.functional.hessian(lambda v: losses(subject.net, subject, v), flat(subject.net))
+    H = torch.autograd.functional.hessian(lambda v: losses_at(subject.net, subject, v), flattened(subject.net))
     values, Q = torch.linalg.eigh(H)
     assert abs(float(values[0])) < 1e-12 and float(values[1]) > 0.1
     tangent = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64) / 2
@@ -140,11 +140,11 @@ def test_preimages(make):
     """Other weights, the same covariances, outputs and loss 𝓛^k."""
     subject = make()
     found = preimages(subject, 5)
-    values = [float(losses(net, subject, flat(net))) for net in found]
+    values = [float(losses_at(net, subject, flattened(net))) for net in found]
     assert values == pytest.approx([values[0]] * 5, rel=1e-12)
     for net in found[1:]:
         assert distance_of_covariances(net, subject.net, subject.X) < 1e-12
-        assert float((flat(net) - flat(found[0])).norm()) > 1e-3
+        assert float((flattened(net) - flattened(found[0])).norm()) > 1e-3
     if make is saddle_point:
         end = saddle(0.2).end
         order = [0, 1] if float(found[1].Ws[0][0].abs().max()) > 0 else [1, 0]
@@ -153,12 +153,12 @@ def test_preimages(make):
 
 def test_losses_of_a_stack():
     subject = with_spare_neurons(1)
-    vectors = flat(subject.net) + 0.1 * gaussian(7, len(flat(subject.net)))
-    one_by_one = [float(losses(subject.net, subject, v)) for v in vectors]
-    assert losses(subject.net, subject, vectors).tolist() == pytest.approx(one_by_one, rel=1e-13)
+    vectors = flattened(subject.net) + 0.1 * gaussian(7, len(flattened(subject.net)))
+    one_by_one = [float(losses_at(subject.net, subject, v)) for v in vectors]
+    assert losses_at(subject.net, subject, vectors).tolist() == pytest.approx(one_by_one, rel=1e-13)
     labels = subject.replace(Y=torch.tensor([0, 1, 2, 1, 0]), loss="cross_entropy")
-    one_by_one = [float(losses(subject.net, labels, v)) for v in vectors]
-    assert losses(subject.net, labels, vectors).tolist() == pytest.approx(one_by_one, rel=1e-13)
+    one_by_one = [float(losses_at(subject.net, labels, v)) for v in vectors]
+    assert losses_at(subject.net, labels, vectors).tolist() == pytest.approx(one_by_one, rel=1e-13)
 
 
 def test_an_awakened_neuron_by_its_formula():
@@ -167,9 +167,9 @@ def test_an_awakened_neuron_by_its_formula():
     subject = Subject(made.end, made.X, made.Y, made.ridge)
     (direction,) = feature_descent.awakenings(made.end, subject, torch.Generator().manual_seed(0))
     for epsilon in (1e-2, 1e-3):
-        value = float(losses(made.end, subject, flat(made.end) + epsilon * direction[0])) - made.value
+        value = float(losses_at(made.end, subject, flattened(made.end) + epsilon * direction[0])) - made.value
         assert value / epsilon**2 == pytest.approx(2 * 0.2 - 1, rel=1e-3)
-    assert search(made.end, subject).found and not search(made.network, subject).found
+    assert search_descent(made.end, subject).found and not search_descent(made.network, subject).found
 
 
 def test_a_wrong_loss_of_covariances_fails(monkeypatch):

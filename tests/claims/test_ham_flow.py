@@ -9,7 +9,7 @@ import torch
 from judged import verdict
 
 from isthmus import DataError, LeakyResNet
-from isthmus.claims._base import Subject
+from isthmus.claims._base import Check, Subject
 from isthmus.claims.hamiltonian2024 import _flow as flow_claims
 from isthmus.claims.hamiltonian2024 import _flow as leaky_points
 from isthmus.claims.hamiltonian2024 import _flow as time_scales
@@ -131,13 +131,19 @@ def test_a_short_step_opens_no_tolerance(identity, one, monkeypatch):
     assert found.status == "fails" and "step 6" in found.where
 
 
+def critical(subject):
+    """A check whose hypotheses are those of a critical point."""
+    check = Check("C-ham-7", leaky_points.NAMES)
+    leaky_points.critical_path(check, subject)
+    return check
+
+
 def test_sides_that_pass_zero_open_no_tolerance(one):
     """As Tr[BAᵀ] may: rounding is of the largest side there, and of its own elsewhere."""
-    _, hypotheses = leaky_points.path_of(one)
-    near = leaky_points.Place(1e-13, -1e-13, 0.0, 1e-12, "near zero")
-    assert leaky_points.identities("C-ham-7", [near], hypotheses, {}).status == "holds"
-    far = leaky_points.Place(1.0, 1.0 + 1e-9, 0.0, 1e-12, "far")
-    found = leaky_points.identities("C-ham-7", [near, far], hypotheses, {})
+    near = leaky_points.StepIdentity(1e-13, -1e-13, 0.0, 1e-12, "near zero")
+    assert leaky_points.identities(critical(one), [near], {}).status == "holds"
+    far = leaky_points.StepIdentity(1.0, 1.0 + 1e-9, 0.0, 1e-12, "far")
+    found = leaky_points.identities(critical(one), [near, far], {})
     assert found.status == "fails" and found.where == "far"
 
 
@@ -222,10 +228,10 @@ def test_a_hamiltonian_that_does_not_settle_fails(monkeypatch, family):
     """Members in the wrong order: the drift of the coarsest is called that of the finest."""
     members = family.known["family"]
     drifts = [flow_claims.drift(leaky_points.path_of(member)[0].hamiltonians()) for member in members]
-    assert leaky_points.first_order("C-ham-4", "drift", members, drifts).status == "holds"
-    assert leaky_points.first_order("C-ham-4", "drift", members, drifts[::-1]).status == "fails"
+    assert leaky_points.first_order(critical(members[0]), "drift", members, drifts).status == "holds"
+    assert leaky_points.first_order(critical(members[0]), "drift", members, drifts[::-1]).status == "fails"
     # All rounding, or too few: nothing to fit.
-    assert leaky_points.first_order("C-ham-4", "drift", members, [0.0] * 4) is None
+    assert leaky_points.first_order(critical(members[0]), "drift", members, [0.0] * 4) is None
     monkeypatch.setattr(flow_claims, "drift", lambda H: 0.1 + 0.01 * len(H) ** -0.5)
     found = verdict("C-ham-4", family)
     assert found.status == "fails" and "exponent" in found.where

@@ -369,7 +369,7 @@ def test_short_steps_are_cut_too(layers):
     """ρ(L̃ + ‖W‖) is below 1/64 from the start: cuts would coincide."""
     source = generator(3)
     net = LeakyResNet(4, 3, 8, layers, 2.0, bias=0.0, dtype=torch.float64, generator=source).requires_grad_(False)
-    cuts = symmetry_claims.pieces(net)
+    cuts = symmetry_claims.cuts_of_steps(net)
     assert cuts == [cuts[0] * n for n in (1, 2, 4, 8)]
     found = verdict("C-ham-8", Subject(net, gaussian(6, 4)))
     assert found.status == "holds", found.reason

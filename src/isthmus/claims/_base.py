@@ -1,12 +1,11 @@
-"""Claim and Verdict: an executable theorem, and what it says of one network."""
+"""Claim, Check and Verdict: an executable theorem, its evaluation, and what it says of one network."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -23,8 +22,8 @@ RELATIONS = ("≤", "≥", "=", "≈")
 
 MET, UNMET, UNKNOWN = "met", "not met", "not known"
 
-#: What a claim may be about, and the class of its networks.
-NETWORKS: dict[str, type] = {"a fully connected network": FullyConnected, "a leaky ResNet": LeakyResNet}
+#: What a claim may be about: the kinds of networks.
+KINDS = (FullyConnected.kind, LeakyResNet.kind)
 
 
 @dataclass(frozen=True)
@@ -143,6 +142,155 @@ class Verdict:
         }
 
 
+class NotApplicable(Exception):
+    """Ends the evaluation of a claim that says nothing of its subject; for :class:`Check` alone."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
+
+
+class Check:
+    """A claim on its way to a verdict: its hypotheses as they are looked at, its parts as they are compared.
+
+    A hypothesis that was not looked at is not known, and nothing is compared unless all of them are met.
+
+    Parameters
+    ----------
+    identity : str
+        Of the claim.
+    names : sequence of str
+        Of its hypotheses.
+    relation : {"≤", "≥", "=", "≈"}
+        Shown where the claim is not applicable.
+    """
+
+    def __init__(self, identity: str, names: Sequence[str], relation: str = "=") -> None:
+        self.id, self.relation = identity, relation
+        self.parts: list[Verdict] = []
+        self._names, self._seen = tuple(names), dict[str, Hypothesis]()
+
+    @property
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """All of them, in the order of the claim."""
+        return tuple(self._seen.get(name) or Hypothesis.of(name, None) for name in self._names)
+
+    @property
+    def unmet(self) -> str:
+        """Those of the hypotheses looked at that are not met, in words; empty if there are none."""
+        return unmet(self._seen.values())
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the parts the first that fails, or else the first; with the details of all."""
+        shown = next((part for part in self.parts if part.status == "fails"), self.parts[0])
+        return replace(shown, details={name: values for part in self.parts for name, values in part.details.items()})
+
+    def add(self, *found: Hypothesis) -> None:
+        """Hypotheses that were looked at; later ones take the place of earlier ones of the same name."""
+        for one in found:
+            check_choice(self.id, "hypothesis", one.name, self._names)
+            self._seen[one.name] = one
+
+    def assume(self, name: str, met: bool | None, found: object = "") -> bool:
+        """Add a hypothesis from a truth value, None if it is not known, and what was measured; whether it is met."""
+        self.add(Hypothesis.of(name, met, found))
+        return bool(met)
+
+    def require(self) -> None:
+        """Go on only if all hypotheses looked at so far are met."""
+        if self.unmet:
+            self.not_applicable()
+
+    def not_applicable(
+        self, reason: str = "", *, relation: str = "", details: Mapping[str, Sequence[float]] | None = None
+    ) -> NoReturn:
+        """End here: the theorem says nothing, for this reason, or for the hypotheses that are not met."""
+        nan, hypotheses = math.nan, self.hypotheses
+        relation, reason = relation or self.relation, reason or unmet(hypotheses)
+        options: dict[str, Any] = {"reason": reason, "details": details or {}}
+        raise NotApplicable(Verdict(self.id, "not applicable", nan, nan, relation, nan, nan, hypotheses, **options))
+
+    def compare(
+        self,
+        lhs: Tensor | float | Sequence[float],
+        relation: str,
+        rhs: Tensor | float | Sequence[float],
+        *,
+        tolerance: float | Sequence[float],
+        where: Callable[[int], str] | Sequence[str] | str = "",
+        details: Mapping[str, Sequence[float]] | Callable[[int], Mapping[str, Sequence[float]]] | None = None,
+        assuming: Sequence[str] | None = None,
+    ) -> Verdict:
+        """Add ``lhs relation rhs`` at many places: the place with the least slack beyond its tolerance is shown.
+
+        A place where both sides are the same infinity is left out: they may be equal, or both have overflowed.
+
+        Parameters
+        ----------
+        lhs, rhs : numbers, of equal length or one of them single
+        relation : {"≤", "≥", "=", "≈"}
+            ``"≈"`` is for rates: ``tolerance`` is then the half-width of an interval, not rounding.
+        tolerance : number, or one for each place
+            Relative to the larger side of each pair.
+        where : str, or callable or sequence
+            The name of all places, or from the index of a place to its name.
+        details : mapping, or callable
+            From the index of the place that is shown, if it depends on it.
+        assuming : sequence of str, optional
+            Hypotheses without which this part says nothing; all unless given.
+        """
+        missing = unmet(h for h in self.hypotheses if assuming is None or h.name in assuming)
+        if missing:
+            self.not_applicable(missing, relation=relation)
+        left, right = torch.broadcast_tensors(_flat(lhs), _flat(rhs))
+        if left.numel() == 0:
+            self.not_applicable("there is no place to evaluate it at", relation=relation)
+        infinite = left.isinf() & (left == right)
+        if bool(infinite.all()):
+            self.not_applicable("both sides are infinite", relation=relation)
+        scale = torch.maximum(left.abs(), right.abs()).clamp_min(torch.finfo(torch.float64).tiny)
+        gap = {"≤": right - left, "≥": left - right}.get(relation, -(right - left).abs())
+        # An infinity on the good side is room enough; what is not a number is a failure.
+        slack = torch.where(torch.isfinite(gap), gap / scale, gap.sign())
+        slack = torch.where(gap.isnan(), torch.full_like(slack, -math.inf), slack)
+        granted = _flat(tolerance).expand_as(slack)
+        # Added to one tolerance for all, slacks of the size of rounding would be equal.
+        order = slack if isinstance(tolerance, float) else slack + granted
+        index = int(torch.where(infinite, torch.full_like(slack, math.inf), order).argmin())
+        least, allowed = float(slack[index]), float(granted[index])
+        a, b = float(left[index]), float(right[index])
+        holds = least >= -allowed
+        part = Verdict(
+            claim=self.id,
+            status="holds" if holds else "fails",
+            lhs=a,
+            rhs=b,
+            relation=relation,
+            slack=least,
+            tolerance=allowed,
+            hypotheses=self.hypotheses,
+            where=where if isinstance(where, str) else where(index) if callable(where) else where[index],
+            reason="" if holds else f"{a:.6g} {relation} {b:.6g} is wrong by {-least:.2g} of the larger side",
+            details=(details(index) if callable(details) else details) or {},
+        )
+        self.parts.append(part)
+        return part
+
+    def each(
+        self,
+        places: Sequence[tuple[float, float, str]],
+        relation: str,
+        *,
+        tolerance: float,
+        details: Mapping[str, Sequence[float]] | None = None,
+    ) -> Verdict:
+        """Add ``lhs relation rhs`` at places (lhs, rhs, name)."""
+        lhs, rhs = [place[0] for place in places], [place[1] for place in places]
+        where = [place[2] for place in places]
+        return self.compare(lhs, relation, rhs, tolerance=tolerance, where=where, details=details)
+
+
 @dataclass(frozen=True, eq=False)
 class Claim:
     """A theorem that can be evaluated.
@@ -156,16 +304,18 @@ class Claim:
     paper, where : str
         Key of ``docs/papers.bib`` and place in it.
     hypotheses : tuple of str
-    evaluate : callable
-        Subject → Verdict. Checks its hypotheses first.
+    judge : callable
+        (Check, Subject) → None. Tells the check its hypotheses first, then what it compares.
     sample : callable
         () → a Subject that meets them.
+    relation : {"≤", "≥", "=", "≈"}
+        Shown where the claim is not applicable.
     erratum : str
         What the paper prints otherwise, if it does.
     rate : bool
         Whether only a trend can be tested.
     about : str
-        The kind of network, a key of ``NETWORKS``; of another kind it is not applicable.
+        The kind of network, one of ``KINDS``; of another kind it is not applicable.
     """
 
     id: str
@@ -173,11 +323,36 @@ class Claim:
     paper: str
     where: str
     hypotheses: tuple[str, ...]
-    evaluate: Callable[[Subject], Verdict]
+    judge: Callable[[Check, Subject], None]
     sample: Callable[[], Subject]
+    relation: str = "="
     erratum: str = ""
     rate: bool = False
-    about: str = "a fully connected network"
+    about: str = FullyConnected.kind
+
+    def evaluate(self, subject: Subject) -> Verdict:
+        """What the claim says of a network."""
+        check = Check(self.id, self.hypotheses, self.relation)
+        try:
+            if kind_of(subject.net) != self.about:
+                check.not_applicable(f"needs {self.about}", relation="=")
+            self.judge(check, subject)
+        except NotApplicable as silent:
+            return silent.verdict
+        return check.verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it says, as plain data."""
+        return {
+            "id": self.id,
+            "statement": self.statement,
+            "paper": self.paper,
+            "where_in_paper": self.where,
+            "assumes": list(self.hypotheses),
+            "erratum": self.erratum,
+            "rate": self.rate,
+            "about": self.about,
+        }
 
 
 #: Every claim of the imported papers, by id.
@@ -192,38 +367,17 @@ def claim(
     where: str,
     hypotheses: Sequence[str],
     sample: Callable[[], Subject],
-    erratum: str = "",
-    rate: bool = False,
-    about: str = "a fully connected network",
-) -> Callable[[Callable[[Subject], Verdict]], Callable[[Subject], Verdict]]:
-    """Register the decorated function as the claim ``identity``; on another kind of network it is not applicable."""
-    check_choice("claim", "about", about, NETWORKS)
+    **options: Any,
+) -> Callable[[Callable[[Check, Subject], None]], Claim]:
+    """Register the decorated function as a claim; ``options`` are the other fields of :class:`Claim`."""
+    check_choice("claim", "about", options.get("about", KINDS[0]), KINDS)
 
-    def register(evaluate: Callable[[Subject], Verdict]) -> Callable[[Subject], Verdict]:
+    def register(judge: Callable[[Check, Subject], None]) -> Claim:
         if identity in CLAIMS:
             fail("claim", "ids must be unique", identity, "Choose another.")
-        cites(paper, where, ids=(identity,))(evaluate)
-
-        @functools.wraps(evaluate)
-        def guarded(subject: Subject) -> Verdict:
-            if not isinstance(subject.net, NETWORKS[about]):
-                unknown = [Hypothesis.of(name, None) for name in hypotheses]
-                return not_applicable(identity, "=", unknown, f"needs {about}")
-            return evaluate(subject)
-
-        CLAIMS[identity] = Claim(
-            identity,
-            statement,
-            paper,
-            where,
-            tuple(hypotheses),
-            guarded,
-            sample,
-            erratum=erratum,
-            rate=rate,
-            about=about,
-        )
-        return evaluate
+        cites(paper, where, ids=(identity,))(judge)
+        CLAIMS[identity] = Claim(identity, statement, paper, where, tuple(hypotheses), judge, sample, **options)
+        return CLAIMS[identity]
 
     return register
 
@@ -246,85 +400,9 @@ def unmet(hypotheses: Iterable[Hypothesis]) -> str:
     return "; ".join(f"{h.name}: {h.status}" + (f" ({h.found})" if h.found else "") for h in missing)
 
 
-def not_applicable(identity: str, relation: str, hypotheses: Sequence[Hypothesis], reason: str = "") -> Verdict:
-    """The verdict where a hypothesis does not hold: the theorem says nothing."""
-    why = reason or unmet(hypotheses)
-    nan = math.nan
-    return Verdict(identity, "not applicable", nan, nan, relation, nan, nan, tuple(hypotheses), reason=why)
-
-
-def compare(
-    identity: str,
-    lhs: Tensor | float | Sequence[float],
-    relation: str,
-    rhs: Tensor | float | Sequence[float],
-    *,
-    tolerance: float | Sequence[float],
-    hypotheses: Sequence[Hypothesis],
-    where: Callable[[int], str] | str = "",
-    details: Mapping[str, Sequence[float]] | None = None,
-) -> Verdict:
-    """The verdict of ``lhs relation rhs`` at many places: that of the place with the least slack beyond its tolerance.
-
-    A place where both sides are the same infinity is left out: they may be equal, or both have overflowed.
-
-    Parameters
-    ----------
-    lhs, rhs : numbers, of equal length or one of them single
-    relation : {"≤", "≥", "=", "≈"}
-        ``"≈"`` is for rates: ``tolerance`` is then the half-width of an interval, not rounding.
-    tolerance : number, or one for each place
-        Relative to the larger side of each pair.
-    hypotheses : sequence of Hypothesis
-        If one is not met, the claim is not applicable.
-    where : callable or str
-        Index of the place → its name.
-    """
-    if unmet(hypotheses):
-        return not_applicable(identity, relation, hypotheses)
-    left, right = torch.broadcast_tensors(_flat(lhs), _flat(rhs))
-    if left.numel() == 0:
-        return not_applicable(identity, relation, hypotheses, "there is no place to evaluate it at")
-    infinite = left.isinf() & (left == right)
-    if bool(infinite.all()):
-        return not_applicable(identity, relation, hypotheses, "both sides are infinite")
-    scale = torch.maximum(left.abs(), right.abs()).clamp_min(torch.finfo(torch.float64).tiny)
-    gap = {"≤": right - left, "≥": left - right}.get(relation, -(right - left).abs())
-    # An infinity on the good side is room enough; what is not a number is a failure.
-    slack = torch.where(torch.isfinite(gap), gap / scale, gap.sign())
-    slack = torch.where(gap.isnan(), torch.full_like(slack, -math.inf), slack)
-    granted = _flat(tolerance).expand_as(slack)
-    # Added to one tolerance for all, slacks of the size of rounding would be equal.
-    order = slack if isinstance(tolerance, float) else slack + granted
-    index = int(torch.where(infinite, torch.full_like(slack, math.inf), order).argmin())
-    least, allowed = float(slack[index]), float(granted[index])
-    holds = least >= -allowed
-    name = where if isinstance(where, str) else where(index)
-    sides = float(left[index]), float(right[index])
-    reason = "" if holds else f"{sides[0]:.6g} {relation} {sides[1]:.6g} is wrong by {-least:.2g} of the larger side"
-    return Verdict(
-        claim=identity,
-        status="holds" if holds else "fails",
-        lhs=sides[0],
-        rhs=sides[1],
-        relation=relation,
-        slack=least,
-        tolerance=allowed,
-        hypotheses=tuple(hypotheses),
-        where=name,
-        reason=reason,
-        details=details or {},
-    )
-
-
-def worst(first: Verdict, *others: Verdict) -> Verdict:
-    """Of several parts of one claim the one that is not applicable, or fails, or the first; with the details of all."""
-    parts = (first, *others)
-    silent = [part for part in parts if part.status == "not applicable"]
-    if silent:
-        return silent[0]
-    shown = next((part for part in parts if part.status == "fails"), first)
-    return replace(shown, details={name: values for part in parts for name, values in part.details.items()})
+def kind_of(net: object) -> str:
+    """What a network is in the words of ``KINDS``; empty for modules that are not of this library."""
+    return getattr(type(net), "kind", "")
 
 
 def rounding(net: FullyConnected | LeakyResNet, *, condition: float = 1.0) -> float:

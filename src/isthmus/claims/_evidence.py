@@ -1,4 +1,4 @@
-"""What claims beyond one network share: what is lacking, a few rows of the data, an exponent with its interval."""
+"""What claims beyond one network share: a few rows of the data, an exponent with its interval."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ from scipy.stats import t as t_distribution
 from torch import Tensor
 
 from isthmus._checks import fail
-from isthmus.claims._base import CLAIMS, Hypothesis, Subject, Verdict, not_applicable
+from isthmus.claims._base import Check, Hypothesis, Subject
 from isthmus.linalg import chunk_rows
 from isthmus.measures import jacobian, jacobian_of_trace
 from isthmus.networks import FullyConnected
 from isthmus.objective import cost
 from isthmus.trace import Trace, activate
-
-
-def lacking(identity: str, relation: str, reason: str) -> Verdict:
-    """The verdict where the subject does not bring what the claim is about: no hypothesis is known."""
-    unknown = [Hypothesis.of(name, None) for name in CLAIMS[identity].hypotheses]
-    return not_applicable(identity, relation, unknown, reason)
 
 
 def some_rows(X: Tensor, most: int) -> Tensor:
@@ -119,6 +113,10 @@ class Points:
     def ranks(self) -> Tensor:
         """Rank of the Jacobian at each point, up to rounding."""
         return (self.s > 0).sum(1)
+
+    def powers(self, exponent: float) -> Tensor:
+        """s^exponent, (P, r), with 0 for what is rounding."""
+        return self.s.pow(exponent).where(self.s > 0, torch.zeros_like(self.s))
 
     @property
     def log_error(self) -> float:
@@ -283,19 +281,25 @@ def gradient_residual(subject: Subject) -> float:
     return float(whole.norm() / torch.cat([q.flatten() for q in pull]).norm().clamp_min(1e-300))
 
 
-def at_a_minimum(subject: Subject, sway: float) -> tuple[list[Hypothesis], float]:
-    """The hypotheses of claims about minimisers, and the relative gradient (NaN when it cannot be had).
+def at_a_minimum(check: Check, subject: Subject, sway: float) -> float:
+    """The hypotheses of claims about minimisers; gives the relative gradient (NaN when it cannot be had).
 
     ``sway`` is by how much a relative gradient of 1 moves what the claim is about: a network is stationary if little of
     that is left.
     """
-    given = Hypothesis.of("ridge > 0 given", bool(subject.ridge), "ridge not given" if not subject.ridge else "")
+    check.add(ridge_given(subject))
     if subject.Y is None or not subject.ridge:
-        why = "targets not given" if subject.Y is None else "ridge not given"
-        return [given, Hypothesis.of("stationary point", None, why)], float("nan")
+        check.assume("stationary point", None, "targets not given" if subject.Y is None else "ridge not given")
+        return float("nan")
     residual = gradient_residual(subject)
     found = f"gradient {residual:.2g} of the ridge's, which leaves {residual * sway:.2g}; {STATIONARY} allowed"
-    return [given, Hypothesis.of("stationary point", residual * sway <= STATIONARY, found)], residual
+    check.assume("stationary point", residual * sway <= STATIONARY, found)
+    return residual
+
+
+def ridge_given(subject: Subject) -> Hypothesis:
+    """Its λ, without which there is no loss to speak of."""
+    return Hypothesis.of("ridge > 0 given", bool(subject.ridge), "" if subject.ridge else "ridge not given")
 
 
 def least_squares_minimum() -> Subject:

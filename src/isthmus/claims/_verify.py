@@ -17,8 +17,8 @@ from isthmus import _html
 from isthmus._checks import as_matrix, check_choice, check_number, fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus._progress import ProgressFactory, silent
-from isthmus.claims._base import CLAIMS, Claim, Hypothesis, Subject, Verdict
-from isthmus.networks import LeakyResNet, from_torch
+from isthmus.claims._base import CLAIMS, KINDS, Claim, Hypothesis, Subject, Verdict, kind_of
+from isthmus.networks import FullyConnected, LeakyResNet, from_torch
 from isthmus.objective import LOSSES, class_indices
 
 if TYPE_CHECKING:
@@ -35,6 +35,13 @@ NOT_COMPUTED = (
     np.linalg.LinAlgError,
     torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
 )
+
+
+#: For each kind of network how many inputs it has, and what it is called.
+SHAPES: dict[str, Callable[[Any], tuple[int, str]]] = {
+    FullyConnected.kind: lambda net: (net.dims[0], f"a network of depth {net.depth}"),
+    LeakyResNet.kind: lambda net: (net.d_in, f"a leaky ResNet of {net.layers} steps"),
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,7 +105,7 @@ class Verdicts(Sequence[Verdict]):
             "version": SCHEMA_VERSION,
             "about": self.about,
             "sentence": self.sentence,
-            "verdicts": [{**v.to_dict(), **described(CLAIMS[v.claim])} for v in self.verdicts],
+            "verdicts": [{**v.to_dict(), **CLAIMS[v.claim].to_dict()} for v in self.verdicts],
         }
 
     def to_json(self) -> str:
@@ -125,20 +132,6 @@ class Verdicts(Sequence[Verdict]):
         ]
         header = ["verdict", "claim", "both sides", "slack", "statement, or why not"]
         return _html.card(_html.heading(_html.told(self.sentence)), _html.table(header, rows))
-
-
-def described(one: Claim) -> dict[str, Any]:
-    """What a claim says, as plain data."""
-    return {
-        "id": one.id,
-        "statement": one.statement,
-        "paper": one.paper,
-        "where_in_paper": one.where,
-        "assumes": list(one.hypotheses),
-        "erratum": one.erratum,
-        "rate": one.rate,
-        "about": one.about,
-    }
 
 
 def chosen(who: str, claims: str | Sequence[str] | None) -> list[Claim]:
@@ -182,16 +175,11 @@ def verify(
     check_choice(who, "loss", loss, LOSSES)
     if ridge is not None:
         check_number(who, "ridge", ridge, low=0.0)
-    if isinstance(net, LeakyResNet):
-        chain, columns = copy.deepcopy(net).requires_grad_(False), net.d_in
-        what = f"a leaky ResNet of {net.layers} steps"
-    else:
-        chain = from_torch(net)
-        columns, what = chain.dims[0], f"a network of depth {len(chain.Ws)}"
+    chain: Any = copy.deepcopy(net).requires_grad_(False) if kind_of(net) in KINDS else from_torch(net)
+    columns, what = SHAPES[kind_of(chain)](chain)
     inputs = as_matrix(who, "X", X, columns=columns)
     subject = Subject(chain.double(), inputs, _targets(who, Y, inputs, loss), ridge, loss)
-    about = f"{what}, {len(inputs)} samples"
-    return _run(chosen(who, claims), lambda _: subject, about, progress)
+    return _run(chosen(who, claims), lambda _: subject, f"{what}, {len(inputs)} samples", progress)
 
 
 def verify_samples(claims: str | Sequence[str] | None = None, *, progress: ProgressFactory = silent) -> Verdicts:

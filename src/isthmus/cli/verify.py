@@ -52,12 +52,12 @@ def verify(
     """
     from isthmus._progress import progress
     from isthmus.claims import verify, verify_samples
-    from isthmus.claims._verify import chosen, described
+    from isthmus.claims._verify import chosen
 
     if list_:
         claims = chosen(_WHO, claim)
         if as_json:
-            print_json([described(one) for one in claims])
+            print_json([one.to_dict() for one in claims])
         else:
             _print_claims(claims)
         return

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, unmet
+from isthmus.claims._base import Check, Subject, claim, rounding
 from isthmus.claims._evidence import Points, gaussian_inputs, log_products, points_of
 from isthmus.compression import rebalance
 from isthmus.constructions import positive_linear_network
@@ -25,27 +25,25 @@ def balanced_net() -> Subject:
 # ---- What balancedness gives: it holds at minima, and bounds activations and representations through depth
 
 
-def _balanced(subject: Subject) -> Hypothesis:
-    """Σ_{m ≤ ℓ}‖W_m‖² ≤ (ℓ/L)‖θ‖² for every ℓ: what the proofs take from balancedness."""
+def _balanced_points(check: Check, subject: Subject) -> tuple[Points, int]:
+    """The hypotheses of both claims: points of a balanced network, and the k of the claim.
+
+    k is as given, else the largest that every point has. Balanced is Σ_{m ≤ ℓ}‖W_m‖² ≤ (ℓ/L)‖θ‖² for every ℓ, which is
+    what the proofs take from balancedness. It comes before any Jacobian: those of wide networks take minutes.
+    """
     norms = parameter_norms(subject.net)
     L = len(norms.weights)
     share = norms.weights.cumsum(0) - torch.arange(1, L + 1, dtype=torch.float64) / L * norms.total
     met = bool((share <= rounding(subject.net) * norms.total).all())
-    return Hypothesis.of("balanced", met, f"largest imbalance {balance(subject.net).layer_residual:.2g} of a layer")
-
-
-def _unbalanced(identity: str, balanced: Hypothesis) -> Verdict:
-    """Not applicable, before any Jacobian: those of wide networks take minutes."""
-    names = ("|slope| ≤ 1", "x off the kinks", "k ≤ Rank Jf(x)")
-    first, second, last = (Hypothesis.of(name, None) for name in names)
-    return not_applicable(identity, "≤", [first, second, balanced, last], unmet([balanced]))
-
-
-def _rank(subject: Subject, found: Points) -> tuple[int, Hypothesis]:
-    """The k of the claim: as given, else the largest that every point has."""
+    if not check.assume("balanced", met, f"largest imbalance {balance(subject.net).layer_residual:.2g} of a layer"):
+        check.not_applicable(check.unmet)
+    found = points_of(subject)
     least = int(found.ranks.min()) if len(found.ranks) else 0
     k = int(subject.known.get("k", least))
-    return k, Hypothesis.of("k ≤ Rank Jf(x)", 0 < k <= least, f"k = {k}, least rank {least}")
+    check.add(found.slope_hypothesis, found.kink_hypothesis)
+    if not check.assume("k ≤ Rank Jf(x)", 0 < k <= least, f"k = {k}, least rank {least}"):
+        check.not_applicable()
+    return found, k
 
 
 def _activation_bounds(subject: Subject, found: Points, k: int) -> Tensor:
@@ -67,30 +65,22 @@ def _activation_bounds(subject: Subject, found: Points, k: int) -> Tensor:
     where="Thm 7 and Thm 16",
     hypotheses=("|slope| ≤ 1", "x off the kinks", "balanced", "k ≤ Rank Jf(x)"),
     sample=balanced_net,
+    relation="≤",
     erratum="The slides print e^(2c₁/k); the paper's max{1, e^(c₁/k)} is used.",
 )
-def bounded_activations(subject: Subject) -> Verdict:
+def bounded_activations(check: Check, subject: Subject) -> None:
     """Σ_ℓ‖α_{ℓ-1}(x)‖² ≤ Tr Θ(x,x) · max{1, e^{c_1/k}} / (k·(s_1 … s_k)^{2/k}).
 
     For every k up to the rank of Jf(x): the proof needs only (s_1 … s_k)(AB) ≤ (s_1 … s_k)(A)·(s_1 … s_k)(B).
     """
-    balanced = _balanced(subject)
-    if balanced.status != "met":
-        return _unbalanced("C-bn-7", balanced)
-    found = points_of(subject)
-    k, reach = _rank(subject, found)
-    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, balanced, reach]
-    if reach.status != "met":
-        return not_applicable("C-bn-7", "≤", hypotheses)
+    found, k = _balanced_points(check, subject)
     sizes = torch.stack([a.square().sum(1) for a in found.trace.activations]).sum(0)
     # The NTK counts β² with each layer's inputs: Σ(‖α‖² + β²)‖J‖² ≥ Σ‖α‖²‖J‖².
-    return compare(
-        "C-bn-7",
+    check.compare(
         sizes,
         "≤",
         _activation_bounds(subject, found, k),
         tolerance=rounding(subject.net, condition=100.0),
-        hypotheses=hypotheses,
         where=found.name,
     )
 
@@ -102,22 +92,16 @@ def bounded_activations(subject: Subject) -> Verdict:
     where="Cor. 8 and Cor. 17",
     hypotheses=("|slope| ≤ 1", "x off the kinks", "balanced", "k ≤ Rank Jf(x)"),
     sample=balanced_net,
+    relation="≤",
     erratum="Printed with (1−p)L layers and c times the average; two sets of pL layers are exceptional.",
 )
-def low_rank_representations(subject: Subject) -> Verdict:
+def low_rank_representations(check: Check, subject: Subject) -> None:
     """At most pL (or 2pL) layers have a (k+1)-st singular value of their representation above the bound.
 
     With q the mean over samples of the bound of C-bn-7 over L, and Δ = ‖θ‖² − kL − 2 log(s_1 … s_k) at one of them. The
     sides are numbers of layers: those above the bound, and those that may be; over several p.
     """
-    balanced = _balanced(subject)
-    if balanced.status != "met":
-        return _unbalanced("C-bn-8", balanced)
-    found = points_of(subject)
-    k, reach = _rank(subject, found)
-    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, balanced, reach]
-    if reach.status != "met":
-        return not_applicable("C-bn-8", "≤", hypotheses)
+    found, k = _balanced_points(check, subject)
     norms = parameter_norms(subject.net)
     L = len(norms.weights)
     q = float(_activation_bounds(subject, found, k).mean()) / L
@@ -128,22 +112,12 @@ def low_rank_representations(subject: Subject) -> Verdict:
     spectra = subject.known.get("spectra") or representation_spectra(found.trace, centered=False)
     beyond = torch.stack([s[k] if len(s) > k else s.new_zeros(()) for s in spectra])
     noise = unit * torch.stack([s[0] for s in spectra])
-    above, allowed, names = [], [], []
+    places = []
     for p in (0.05, 0.1, 0.2, 0.3, 0.45):
         for share, bound in (
             (p, math.sqrt(Delta * (q + 1) / L) / p),
             (2 * p, math.sqrt(Delta) * (math.sqrt(q) + math.sqrt(p)) / (p * math.sqrt(L))),
         ):
-            above.append(float((beyond > bound * (1 + 1e-9) + noise).sum()))
-            allowed.append(share * L)
-            names.append(f"p = {p}, bound {bound:.3g}")
-    return compare(
-        "C-bn-8",
-        above,
-        "≤",
-        allowed,
-        tolerance=1e-12,
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-        details={f"s_{k + 1} by layer": beyond.tolist()},
-    )
+            above = float((beyond > bound * (1 + 1e-9) + noise).sum())
+            places.append((above, share * L, f"p = {p}, bound {bound:.3g}"))
+    check.each(places, "≤", tolerance=1e-12, details={f"s_{k + 1} by layer": beyond.tolist()})

@@ -9,18 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, unmet
+from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
 from isthmus.claims._evidence import (
     Exponent,
     Points,
     fit_exponent,
     gaussian_inputs,
-    lacking,
     points_of,
     random_subject,
     relu_random_net,
 )
-from isthmus.claims.bottleneck2023._costs import network_of
+from isthmus.claims.bottleneck2023._costs import as_network
 from isthmus.constructions import divergent, rank_one
 from isthmus.measures import ntk_trace, parameter_norms, top_eigenvalue
 from isthmus.networks import FullyConnected
@@ -94,9 +93,10 @@ def _relu(subject: Subject) -> Hypothesis:
     where="Prop. 9 and Prop. 18",
     hypotheses=("ReLU", "x off the kinks"),
     sample=steep_relu_net,
+    relation="≥",
     erratum="Printed with the constant 2L (scan) and for any slope; L, and ReLU only. Part 2 has L/4.",
 )
-def sharp_kernels(subject: Subject) -> Verdict:
+def sharp_kernels(check: Check, subject: Subject) -> None:
     """Both parts, at every point and between every two points that share their activation pattern.
 
     Within a linear region Θ(x,y) = Σ_ℓ (⟨α_{ℓ-1}(x), α_{ℓ-1}(y)⟩ + β²) G_ℓ(x)G_ℓ(y)ᵀ with G_ℓ = J(α̃_ℓ → f), hence
@@ -104,35 +104,25 @@ def sharp_kernels(subject: Subject) -> Verdict:
     Jacobians its norm is replaced by a lower bound, which is on the safe side.
     """
     found = points_of(subject, points=6)
-    hypotheses = [_relu(subject), found.kink_hypothesis]
+    check.add(_relu(subject), found.kink_hypothesis)
     L = found.trace.depth
-    lhs, rhs, names = [], [], []
+    places = []
     for row in range(len(found.index)):
-        large = found.J[row].numel() > LARGE
-        lhs.append(_sharpness_from_below(found, row) if large else _sharpness(found, row))
-        rhs.append(L * float(found.s[row, 0].pow(2 - 2 / L)))
-        names.append(found.name(row))
+        sharpness = _sharpness_from_below if found.J[row].numel() > LARGE else _sharpness
+        places.append((sharpness(found, row), L * float(found.s[row, 0].pow(2 - 2 / L)), found.name(row)))
     for row, other in _same_pattern(found):
         gap = found.trace.inputs[row] - found.trace.inputs[other]
         if float(gap.norm()) == 0.0:
             continue
         along = found.J[row] @ (gap / gap.norm())
-        lhs.append(max(_kernel_norm(found, row), _kernel_norm(found, other)))
-        rhs.append(L / 4 * float(gap.square().sum() * along.norm().pow(2 - 2 / L)))
-        names.append(f"between {found.name(row)} and {found.name(other)}")
-    overflow = next((name for name, *sides in zip(names, lhs, rhs) if not all(map(math.isfinite, sides))), None)
+        least = L / 4 * float(gap.square().sum() * along.norm().pow(2 - 2 / L))
+        norm = max(_kernel_norm(found, row), _kernel_norm(found, other))
+        places.append((norm, least, f"between {found.name(row)} and {found.name(other)}"))
+    overflow = next((name for *sides, name in places if not all(map(math.isfinite, sides))), None)
     if overflow is not None:
-        return not_applicable("C-bn-9", "≥", hypotheses, f"the kernel or its bound overflows float64 at {overflow}")
-    return compare(
-        "C-bn-9",
-        lhs,
-        "≥",
-        rhs,
-        # Lanczos gives a lower bound of the eigenvalue, to 1e-6 of it.
-        tolerance=rounding(subject.net) + 1e-5,
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-    )
+        check.not_applicable(f"the kernel or its bound overflows float64 at {overflow}")
+    # Lanczos gives a lower bound of the eigenvalue, to 1e-6 of it.
+    check.each(places, "≥", tolerance=rounding(subject.net) + 1e-5)
 
 
 def _sharpness(found: Points, row: int) -> float:
@@ -176,8 +166,9 @@ def _same_pattern(found: Points) -> list[tuple[int, int]]:
     where="Prop. 13",
     hypotheses=("ReLU", "x off the kinks", "C ≥ every partial Jacobian at x and y"),
     sample=relu_random_net,
+    relation="≥",
 )
-def price_of_bending(subject: Subject) -> Verdict:
+def price_of_bending(check: Check, subject: Subject) -> None:
     """What it costs that the Jacobian is not the same everywhere.
 
     C is the largest operator norm of J(x → α_ℓ) and J(α_ℓ → f) at the two points, unless ``known["C"]`` gives one; for
@@ -190,28 +181,17 @@ def price_of_bending(subject: Subject) -> Verdict:
     given = subject.known.get("C")
     enough = given is None or given >= max(partial, default=0.0)
     said = f"C {given}, largest {max(partial, default=0.0):.3g}" if given is not None else "computed"
-    hypotheses = [
-        _relu(subject),
-        found.kink_hypothesis,
-        Hypothesis.of("C ≥ every partial Jacobian at x and y", enough, said),
-    ]
-    powers = found.s.pow(2 / L).where(found.s > 0, torch.zeros_like(found.s)).sum(1)
-    rhs, names = [], []
+    check.add(_relu(subject), found.kink_hypothesis)
+    check.assume("C ≥ every partial Jacobian at x and y", enough, said)
+    powers = found.powers(2 / L).sum(1)
+    places = []
     for row in range(len(found.index)):
         for other in range(row):
             C = max(partial[row], partial[other]) if given is None else given
             bend = float(torch.linalg.svdvals(found.J[row] - found.J[other]).sum())
-            rhs.append(L / 2 * float(powers[row] + powers[other]) + bend / C / C)
-            names.append(f"{found.name(row)} and {found.name(other)}")
-    return compare(
-        "C-bn-11",
-        norms.total if rhs else [],
-        "≥",
-        rhs,
-        tolerance=rounding(subject.net),
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-    )
+            least = L / 2 * float(powers[row] + powers[other]) + bend / C / C
+            places.append((norms.total, least, f"{found.name(row)} and {found.name(other)}"))
+    check.each(places, "≥", tolerance=rounding(subject.net))
 
 
 def _largest_partial(found: Points, row: int) -> float:
@@ -276,9 +256,10 @@ _FITS, _DEEP, _RANK, _DRAWN = "interpolators of bottleneck rank 1", "deep networ
     where="Thm 10 and Thm 19",
     hypotheses=(_FITS, _DEEP, _RANK, _DRAWN),
     sample=rank_one_fits,
+    relation="≥",
     rate=True,
 )
-def narrow_minima(subject: Subject) -> Verdict:
+def narrow_minima(check: Check, subject: Subject) -> None:
     """The exponent of Tr Θ·e^{c_1}/L in N is at least 4 − 4/k*: fitted, one-sided, its constant being unknown.
 
     c_1 grows with N. Where Tr Θ/L alone grows that fast, which is more than the theorem asks, that exponent is shown;
@@ -290,33 +271,29 @@ def narrow_minima(subject: Subject) -> Verdict:
     fits: Sequence[Subject] | None = subject.known.get("fits")
     k_star = subject.known.get("k_star")
     if fits is None or k_star is None or len({len(fit.X) for fit in fits}) < 3:
-        return lacking("C-bn-10", "≥", "needs fits for three N or more, and k*: known['fits'], known['k_star']")
+        check.not_applicable("needs fits for three N or more, and k*: known['fits'], known['k_star']")
     errors = [_misfit(fit) for fit in fits]
     widths = [min(fit.net.dims) for fit in fits]
     shares = [sum(n == 1 for n in fit.net.dims) / len(fit.net.dims) for fit in fits]
-    hypotheses = [
-        Hypothesis.of(
-            _FITS,
-            max(errors) <= 1e-6 and max(widths) == 1,
-            f"misfit {max(errors):.2g}, narrowest layers {min(widths)} to {max(widths)}",
-        ),
-        Hypothesis.of(_DEEP, min(shares) >= 0.5, f"{min(shares):.0%} of the layers in the bottleneck, or more"),
-        Hypothesis.of(_RANK, k_star > 1, f"k* = {k_star}"),
-        Hypothesis.of(_DRAWN, subject.known.get("independent"), "said by the maker"),
-    ]
+    check.assume(
+        _FITS,
+        max(errors) <= 1e-6 and max(widths) == 1,
+        f"misfit {max(errors):.2g}, narrowest layers {min(widths)} to {max(widths)}",
+    )
+    check.assume(_DEEP, min(shares) >= 0.5, f"{min(shares):.0%} of the layers in the bottleneck, or more")
+    check.assume(_RANK, k_star > 1, f"k* = {k_star}")
+    check.assume(_DRAWN, subject.known.get("independent"), "said by the maker")
     logs = np.array([math.log(float(ntk_trace(fit.net, fit.X).max()) / fit.net.depth) for fit in fits])
     excess = np.array([parameter_norms(fit.net).total - fit.net.depth for fit in fits])
     sizes = [len(fit.X) for fit in fits]
     alone, whole = _growth(sizes, logs), _growth(sizes, logs + excess)
     rate = 4 - 4 / k_star
     shown = alone if alone.high >= rate else whole
-    return compare(
-        "C-bn-10",
+    check.compare(
         shown.value,
         "≥",
         rate,
         tolerance=(shown.high - shown.value) / max(abs(shown.value), rate),
-        hypotheses=hypotheses,
         where="exponent of Tr Θ/L" if shown is alone else "exponent of Tr Θ·e^c₁/L",
         details={"Tr Θ/L alone: exponent, low, high": alone.numbers, "with e^c₁": whole.numbers},
     )
@@ -352,9 +329,10 @@ _FUNCTION, _EVEN, _EXPONENT = "f = (x₁, x₂, x₃ + σ(x₁ − x₂)) on [0,
     where="App. D.1, Example 20",
     hypotheses=(_FUNCTION, _EVEN, _EXPONENT),
     sample=example_20,
+    relation="≤",
     rate=True,
 )
-def diverging_representations(subject: Subject) -> Verdict:
+def diverging_representations(check: Check, subject: Subject) -> None:
     """‖θ‖² − 3L → 0, while C_L²·(‖θ‖² − 3L) ≥ ‖Jf(x) − Jf(y)‖_* (C-bn-11) lets Lipschitz constants C_L diverge.
 
     Three things, shown where they have least slack: the exponent of the excess in L, its upper end, is below 0; that of
@@ -367,41 +345,35 @@ def diverging_representations(subject: Subject) -> Verdict:
     """
     gamma, given = subject.known.get("exponent"), subject.known.get("family")
     if gamma is None or subject.X.shape[1] != 3:
-        return lacking("C-bn-12", "≤", "is about networks of Example 20, on [0,1]³: needs known['exponent'], their γ")
-    inside = Hypothesis.of(_EXPONENT, 0.5 < gamma < 1.0, f"γ = {gamma:g}")
+        check.not_applicable("is about networks of Example 20, on [0,1]³: needs known['exponent'], their γ")
+    inside = check.assume(_EXPONENT, 0.5 < gamma < 1.0, f"γ = {gamma:g}")
     if given is None:
-        given = [divergent(L, gamma) for L in DEPTHS] if inside.status == "met" else []
-    family: list[FullyConnected] = sorted((network_of(one) for one in given), key=lambda net: net.depth)
+        given = [divergent(L, gamma) for L in DEPTHS] if inside else []
+    family: list[FullyConnected] = sorted((as_network(one) for one in given), key=lambda net: net.depth)
     # The corner is where the representations are largest.
     X = torch.cat([subject.X.clamp(0.0, 1.0), torch.ones(1, 3).double()])
     error = max(_example_error(net, X) for net in (*family, subject.net))
     depths = [net.depth for net in family]
-    hypotheses = [
-        Hypothesis.of(_FUNCTION, error <= 1e-9, f"largest error {error:.2g}"),
-        Hypothesis.of(_EVEN, all(L % 2 == 0 for L in depths), f"depths {depths}"),
-        inside,
-    ]
+    check.assume(_FUNCTION, error <= 1e-9, f"largest error {error:.2g}")
+    check.assume(_EVEN, all(L % 2 == 0 for L in depths), f"depths {depths}")
     pair = _across_the_kink(X)
-    if unmet(hypotheses) or len(set(depths)) < 3 or len(pair) < 2:
-        why = unmet(hypotheses) or "needs three depths or more, and samples on both sides of the kink"
-        return not_applicable("C-bn-12", "≤", hypotheses, why)
+    check.require()
+    if len(set(depths)) < 3 or len(pair) < 2:
+        check.not_applicable("needs three depths or more, and samples on both sides of the kink")
     excess = [parameter_norms(net).total - 3 * net.depth for net in family]
     scales = [max(float(a.abs().max()) for a in net.trace(X[-1:]).activations) for net in family]
     bounds = [_lipschitz_bound(net, pair) for net in family if net.depth <= LOOKED_AT]
     if not all(map(math.isfinite, bounds)):
-        return not_applicable("C-bn-12", "≤", hypotheses, "a point of the pair is at a kink of some network")
+        check.not_applicable("a point of the pair is at a kink of some network")
     if not _shows(*_trends(depths, *_example_20(np.array(depths, dtype=np.float64), gamma))):
-        why = f"depths {depths} do not show it at γ = {gamma:g}, not even by the formula of Example 20"
-        return not_applicable("C-bn-12", "≤", hypotheses, why)
+        check.not_applicable(f"depths {depths} do not show it at γ = {gamma:g}, not even by the formula of Example 20")
     falls, grows = _trends(depths, excess, scales)
-    return compare(
-        "C-bn-12",
+    check.compare(
         [falls.high + FLAT, FLAT - grows.low, *bounds],
         "≤",
         [0.0, 0.0, *excess[: len(bounds)]],
         tolerance=rounding(family[0]),
-        hypotheses=hypotheses,
-        where=lambda i: ["exponent of the excess", "exponent of the scale", *(f"depth {L}" for L in depths)][i],
+        where=["exponent of the excess", "exponent of the scale", *(f"depth {L}" for L in depths)],
         details={
             "depth": depths,
             "‖θ‖² − 3L": excess,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from isthmus._checks import as_tensor, fail
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
-from isthmus.claims._evidence import gaussian_inputs, lacking, points_of, random_subject
+from isthmus.claims._base import Check, Subject, claim, rounding
+from isthmus.claims._evidence import gaussian_inputs, points_of, random_subject
 from isthmus.claims.bottleneck2023._costs import Embedding, into_an_orthant
 from isthmus.constructions import interpolant_1d, three_part
 from isthmus.measures import parameter_norms
@@ -49,9 +49,10 @@ _SHAPE = "tangent spaces that differ, or Ω k-planar and completely positive"
     where="Prop. 5 and Prop. 12",
     hypotheses=(_RANKS, _IDENTITY, _SHAPE),
     sample=l_shaped_domain,
+    relation="≥",
     erratum="Printed: R1 = 0 only if Ω is k-planar and completely positive. The proof gives k-planarity only.",
 )
-def cost_of_the_identity(subject: Subject) -> Verdict:
+def cost_of_the_identity(check: Check, subject: Subject) -> None:
     """Tangent spaces that differ cost ‖θ‖² ≥ kL + Σ_i log(1 + sin φ_i); a plane in an orthant costs kL.
 
     The minimum over ‖W‖² = k of max{2 log|W⁺P_x|_+, 2 log|W⁺P_y|_+} is convex in WWᵀ and symmetric in the two spaces:
@@ -60,29 +61,28 @@ def cost_of_the_identity(subject: Subject) -> Verdict:
     ``known["tangents"]`` (P, d, k) has bases of tangent spaces of Ω, ``known["rank"]`` is Rank_BN(id;Ω).
     """
     if "tangents" not in subject.known:
-        return lacking("C-bn-5", "≥", "needs tangent spaces and rank of the domain: known['tangents'], known['rank']")
-    bases = as_tensor("C-bn-5", "tangents", subject.known["tangents"])
+        check.not_applicable("needs tangent spaces and rank of the domain: known['tangents'], known['rank']")
+    bases = as_tensor(check.id, "tangents", subject.known["tangents"])
     if bases.ndim != 3 or bases.shape[1] != subject.X.shape[1]:
         must = f"known['tangents'] must be bases of shape (P, {subject.X.shape[1]}, k)"
-        fail("C-bn-5", must, f"shape {tuple(bases.shape)}", "Stack one (d, k) matrix for each point.")
+        fail(check.id, must, f"shape {tuple(bases.shape)}", "Stack one (d, k) matrix for each point.")
     tangents = torch.linalg.qr(bases).Q
     k, rank = tangents.shape[-1], subject.known.get("rank")
-    ranks = Hypothesis.of(_RANKS, None if rank is None else rank == k, f"tangents of dimension {k}, Rank_BN {rank}")
+    check.assume(_RANKS, None if rank is None else rank == k, f"tangents of dimension {k}, Rank_BN {rank}")
     error = _identity_error(subject)
-    identity = Hypothesis.of(_IDENTITY, error <= 1e-9, f"error {error:.2g} of the samples")
+    check.assume(_IDENTITY, error <= 1e-9, f"error {error:.2g} of the samples")
     bends = [(bending_cost(tangents[i], tangents[j]), f"tangent spaces {i} and {j}") for i, j in _two(len(tangents))]
     dearest = max((cost for cost, _ in bends), default=0.0)
     if dearest <= 1e-9:
-        return _planar(subject, k, tangents, [ranks, identity])
+        _planar(check, subject, k, tangents)
+        return
     L, total = subject.net.depth, parameter_norms(subject.net).total
-    shape = Hypothesis.of(_SHAPE, True, f"largest cost of an angle {dearest:.4g}")
-    return compare(
-        "C-bn-5",
+    check.assume(_SHAPE, True, f"largest cost of an angle {dearest:.4g}")
+    check.compare(
         [total] * len(bends),
         "≥",
         [k * L + cost for cost, _ in bends],
         tolerance=rounding(subject.net),
-        hypotheses=[ranks, identity, shape],
         where=lambda i: bends[i][1],
     )
 
@@ -106,7 +106,7 @@ def bending_cost(P: Tensor, Q: Tensor) -> float:
     return float(torch.where(cosines > 0.5, sines, (1 - cosines.square()).sqrt()).log1p().sum())
 
 
-def _planar(subject: Subject, k: int, tangents: Tensor, hypotheses: list[Hypothesis]) -> Verdict:
+def _planar(check: Check, subject: Subject, k: int, tangents: Tensor) -> None:
     """R(id; Ω, L) = kL by an isometry O into an orthant: W_1 = O, W_ℓ = OOᵀ, W_L = Oᵀ."""
     X = subject.X
     beside = planarity(torch.cat([X, tangents[0].mT * X.abs().max()]), k)
@@ -114,9 +114,9 @@ def _planar(subject: Subject, k: int, tangents: Tensor, hypotheses: list[Hypothe
     embedding = into_an_orthant(X) if slope != 1.0 else Embedding(_projection(X), True, "not needed: linear network")
     met = embedding.exists if beside <= PLANE else False
     found = f"share {beside:.2g} of Ω outside the plane; {embedding.found}"
-    hypotheses = [*hypotheses, Hypothesis.of(_SHAPE, met, found)]
+    check.assume(_SHAPE, met, found)
     if met is not True or embedding.O is None:
-        return not_applicable("C-bn-5", "=", hypotheses, "" if met is not True else "no isometry at hand")
+        check.not_applicable("" if met is not True else "no isometry at hand", relation="=")
     norms = []
     for L in IDENTITY_DEPTHS:
         O = embedding.O
@@ -124,13 +124,11 @@ def _planar(subject: Subject, k: int, tangents: Tensor, hypotheses: list[Hypothe
         error = _identity_error(subject.replace(net=net))
         # A network that does not compute the identity shows nothing.
         norms.append(parameter_norms(net).total if error <= 1e-7 else math.nan)
-    return compare(
-        "C-bn-5",
+    check.compare(
         norms,
         "=",
         [float(k * L) for L in IDENTITY_DEPTHS],
         tolerance=1e-9,
-        hypotheses=hypotheses,
         where=lambda i: f"depth {IDENTITY_DEPTHS[i]}",
     )
 
@@ -164,8 +162,9 @@ _SYMMETRY, _QUOTIENT = "f(g·x) = f(x)", "dim Ω/G given"
     where="§1, §5",
     hypotheses=(_SYMMETRY, _QUOTIENT, "x off the kinks"),
     sample=translation_invariant_net,
+    relation="≤",
 )
-def rank_of_symmetric_functions(subject: Subject) -> Verdict:
+def rank_of_symmetric_functions(check: Check, subject: Subject) -> None:
     """Rank Jf(x) ≤ Rank_BN(f) ≤ dim Ω/G: the left side is what can be computed.
 
     ``known["action"]`` maps inputs (N, d) to g·inputs, or is a list of such maps; ``known["quotient_dimension"]`` is
@@ -174,22 +173,14 @@ def rank_of_symmetric_functions(subject: Subject) -> Verdict:
     actions: Any = subject.known.get("action")
     dimension = subject.known.get("quotient_dimension")
     if actions is None or dimension is None:
-        need = "needs a group: known['action'], a map X → g·X, and known['quotient_dimension']"
-        return lacking("C-bn-15", "≤", need)
-    given = Hypothesis.of(_QUOTIENT, True, dimension)
+        check.not_applicable("needs a group: known['action'], a map X → g·X, and known['quotient_dimension']")
+    check.assume(_QUOTIENT, True, dimension)
     outputs = subject.trace().outputs
     errors = [
         float((subject.net.trace(action(subject.X)).outputs - outputs).norm() / outputs.norm().clamp_min(1e-300))
         for action in (actions if isinstance(actions, (list, tuple)) else [actions])
     ]
-    symmetry = Hypothesis.of(_SYMMETRY, max(errors) <= 1e-9, f"differs by {max(errors):.2g}")
+    check.assume(_SYMMETRY, max(errors) <= 1e-9, f"differs by {max(errors):.2g}")
     found = points_of(subject)
-    return compare(
-        "C-bn-15",
-        found.ranks.double(),
-        "≤",
-        float(dimension),
-        tolerance=0.0,
-        hypotheses=[symmetry, given, found.kink_hypothesis],
-        where=found.name,
-    )
+    check.add(found.kink_hypothesis)
+    check.compare(found.ranks.double(), "≤", float(dimension), tolerance=0.0, where=found.name)

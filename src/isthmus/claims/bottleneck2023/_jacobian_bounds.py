@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims._base import Check, Subject, claim, rounding
 from isthmus.claims._evidence import Points, leaky_random_net, log_products, points_of, relu_random_net
 from isthmus.measures import parameter_norms
 
@@ -24,28 +26,27 @@ def _ranks_to_try(found: Points) -> list[int]:
     where="Thm 3 and Thm 11, first bound",
     hypotheses=("|slope| ≤ 1", "x off the kinks", "k ≤ Rank Jf(x)"),
     sample=leaky_random_net,
+    relation="≥",
 )
-def log_determinant_bound(subject: Subject) -> Verdict:
+def log_determinant_bound(check: Check, subject: Subject) -> None:
     """‖θ‖² − kL ≥ 2 log(s_1 … s_k): regularity is paid for on top of k per layer."""
     found = points_of(subject)
     norms = parameter_norms(subject.net)
     L, total = len(norms.weights), norms.total
     asked = subject.known.get("k")
     ranks = found.ranks
-    enough = Hypothesis.of("k ≤ Rank Jf(x)", _reaches(ranks, asked), f"ranks {_span(ranks)}, k {asked or 'every'}")
-    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, enough]
+    check.add(found.slope_hypothesis, found.kink_hypothesis)
+    check.assume("k ≤ Rank Jf(x)", _reaches(ranks, asked), f"ranks {_span(ranks)}, k {asked or 'every'}")
     logs = log_products(found.s)
     k = torch.arange(1, logs.shape[1] + 1, dtype=torch.float64)
     rhs = k * L + 2 * logs
     kept = torch.isfinite(rhs) if asked is None else torch.isfinite(rhs) & (k == asked)
     rows, columns = kept.nonzero(as_tuple=True)
-    return compare(
-        "C-bn-1",
+    check.compare(
         total,
         "≥",
         rhs[kept],
         tolerance=rounding(subject.net) + found.log_error / max(total, 1e-300),
-        hypotheses=hypotheses,
         where=lambda i: f"{found.name(int(rows[i]))}, k = {int(columns[i]) + 1}",
     )
 
@@ -66,8 +67,9 @@ def _span(ranks: Tensor) -> str:
     where="Thm 6 and Thm 15",
     hypotheses=("|slope| ≤ 1", "x off the kinks", "k ≤ Rank Jf(x)"),
     sample=relu_random_net,
+    relation="≤",
 )
-def weights_near_isometries(subject: Subject) -> Verdict:
+def weights_near_isometries(check: Check, subject: Subject) -> None:
     """Most weight matrices are near matrices of k singular values 1, when ‖θ‖² is near its bound.
 
     With E_0 the span of the top k right singular vectors of Jf(x), E_ℓ = D_ℓW_ℓE_{ℓ-1}, and U_ℓS_ℓV_ℓᵀ the SVD of
@@ -77,10 +79,10 @@ def weights_near_isometries(subject: Subject) -> Verdict:
     norms = parameter_norms(subject.net)
     L, total = len(norms.weights), norms.total
     asked = subject.known.get("k")
-    reach = Hypothesis.of("k ≤ Rank Jf(x)", _reaches(found.ranks, asked), f"ranks {_span(found.ranks)}")
-    hypotheses = [found.slope_hypothesis, found.kink_hypothesis, reach]
+    check.add(found.slope_hypothesis, found.kink_hypothesis)
+    reached = check.assume("k ≤ Rank Jf(x)", _reaches(found.ranks, asked), f"ranks {_span(found.ranks)}")
     lhs, names, pictures = [], [], []
-    for row in range(len(found.index) if reach.status == "met" else 0):
+    for row in range(len(found.index) if reached else 0):
         for k in _ranks_to_try(found) if asked is None else [asked]:
             if k > int(found.ranks[row]):
                 continue
@@ -89,21 +91,16 @@ def weights_near_isometries(subject: Subject) -> Verdict:
             lhs.append(float(distances.sum() + norms.biases.sum()) + k * L + 2 * logs)
             names.append(f"{found.name(row)}, k = {k}")
             pictures.append(distances)
-    if reach.status == "met" and not lhs:
-        return not_applicable("C-bn-6", "≤", hypotheses, "no point has a Jacobian of that rank")
-    verdict = compare(
-        "C-bn-6",
+    if reached and not lhs:
+        check.not_applicable("no point has a Jacobian of that rank")
+    check.compare(
         lhs,
         "≤",
         total,
         tolerance=rounding(subject.net) + found.log_error / max(total, 1e-300),
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
+        where=names,
+        details=lambda i: {"‖W_ℓ − U_ℓV_ℓᵀ‖² by layer": pictures[i].tolist()},
     )
-    if verdict.status == "not applicable":
-        return verdict
-    tightest = names.index(verdict.where)
-    return Verdict(**{**vars(verdict), "details": {"‖W_ℓ − U_ℓV_ℓᵀ‖² by layer": pictures[tightest].tolist()}})
 
 
 @torch.no_grad()
@@ -124,7 +121,7 @@ def layer_distances(found: Points, row: int, k: int, Ws: tuple[Tensor, ...] | No
 # ---- C-bn-6 with one family of isometries: W_ℓ ≈ V_ℓV_{ℓ-1}ᵀ (bottleneck2023, Thm 6 as printed)
 
 
-def weights_near_one_family(subject: Subject) -> Verdict:
+def _near_one_family(check: Check, subject: Subject) -> None:
     """Σ_ℓ(‖W_ℓ − V_ℓV_{ℓ-1}ᵀ‖² + ‖b_ℓ‖²) ≤ ‖θ‖² − kL − 2 log(s_1 … s_k), slope in [0, 1).
 
     V_0 has the top k right singular vectors of Jf(x), V_ℓ is the polar factor of D_ℓW_ℓV_{ℓ-1} = V_ℓH_ℓ. The product of
@@ -140,30 +137,31 @@ def weights_near_one_family(subject: Subject) -> Verdict:
     least = int(found.ranks.min()) if len(found.ranks) else 0
     asked = subject.known.get("k")
     slope = subject.net.slope
-    hypotheses = [
-        Hypothesis.of("slope in [0, 1)", 0.0 <= slope < 1.0, f"slope {slope:g}"),
-        found.kink_hypothesis,
-        Hypothesis.of("k ≤ Rank Jf(x)", 0 < (asked or 1) <= least, f"k {asked or 'the rank'}, least rank {least}"),
-    ]
+    check.assume("slope in [0, 1)", 0.0 <= slope < 1.0, f"slope {slope:g}")
+    check.add(found.kink_hypothesis)
+    reached = check.assume("k ≤ Rank Jf(x)", 0 < (asked or 1) <= least, f"k {asked or 'the rank'}, least rank {least}")
     lhs, pictures = [], []
-    for row in range(len(found.index) if hypotheses[-1].status == "met" else 0):
+    for row in range(len(found.index) if reached else 0):
         k = int(asked or found.ranks[row])
         pictures.append(one_family_distances(found, row, k))
         logs = float(log_products(found.s[row])[k - 1])
         lhs.append(float(pictures[-1].sum() + norms.biases.sum()) + k * L + 2 * logs)
-    verdict = compare(
-        "C-bn-6",
+    check.compare(
         lhs,
         "≤",
         total,
         tolerance=rounding(subject.net) + found.log_error / max(total, 1e-300),
-        hypotheses=hypotheses,
         where=found.name,
+        details=lambda i: {"‖W_ℓ − V_ℓV_(ℓ−1)ᵀ‖² by layer": pictures[i].tolist()},
     )
-    if verdict.status == "not applicable":
-        return verdict
-    tightest = next(row for row in range(len(lhs)) if found.name(row) == verdict.where)
-    return Verdict(**{**vars(verdict), "details": {"‖W_ℓ − V_ℓV_(ℓ−1)ᵀ‖² by layer": pictures[tightest].tolist()}})
+
+
+#: The same claim in its other form, which is not one of its own.
+weights_near_one_family = replace(
+    weights_near_isometries,
+    hypotheses=("slope in [0, 1)", *weights_near_isometries.hypotheses[1:]),
+    judge=_near_one_family,
+)
 
 
 @torch.no_grad()

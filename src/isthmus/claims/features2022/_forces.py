@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._base import Check, Subject, claim
 from isthmus.claims._evidence import cost_gradients, gaussian_inputs
 from isthmus.claims.bottleneck2023._costs import is_linear
 from isthmus.constructions import linear_network, minimal_network
@@ -108,9 +107,10 @@ def weight_gradients(subject: Subject) -> list[Tensor]:
     where="§3.1(4)",
     hypotheses=("ridge > 0 given", "stationary point", "K^σ_{ℓ-1}, K^σ_ℓ invertible, off kinks at a hidden layer"),
     sample=balanced_forces,
+    relation="≤",
     erratum="Printed for all minima; with more samples than n_0 + 1 the first kernel is never invertible.",
 )
-def forces_cancel(subject: Subject) -> Verdict:
+def forces_cancel(check: Check, subject: Subject) -> None:
     """‖attraction + repulsion‖ at each hidden layer that allows it, and the general form at every layer.
 
     With g_ℓ the gradient by W_ℓ (bias included) and r_ℓ = g_ℓ((Z^σ_{ℓ-1})⁺)ᵀ the general form is r_ℓ exactly, and
@@ -119,51 +119,39 @@ def forces_cancel(subject: Subject) -> Verdict:
     verdict is not applicable and says how well it holds.
     """
     third = "K^σ_{ℓ-1}, K^σ_ℓ invertible, off kinks at a hidden layer"
-    given = Hypothesis.of(
-        "ridge > 0 given", bool(subject.ridge) and subject.Y is not None, "" if subject.ridge else "not"
-    )
-    if given.status != "met":
-        unknown = [Hypothesis.of(name, None) for name in ("stationary point", third)]
-        return not_applicable("C-feat-2", "≤", [given, *unknown])
+    check.assume("ridge > 0 given", bool(subject.ridge) and subject.Y is not None, "" if subject.ridge else "not")
+    check.require()
     trace = subject.trace()
     found = forces(trace, gamma_share=0.0)
     general = stationarity_of_representations(trace, subject.X, subject.Y, float(subject.ridge or 0.0), subject.loss)
     allowed, judged, left = _granted(subject, trace, found)
     settled = max((left[index] for index in judged), default=0.0)
-    hypotheses = [
-        given,
-        Hypothesis.of(
-            "stationary point", max(settled, *allowed) <= LEFT, f"leaves a share {max(settled, *allowed):.2g}"
-        ),
-        Hypothesis.of(third, bool(judged), "; ".join(f"layer {e}: {s}" for e, s in zip(found.layers, found.state))),
-    ]
+    check.assume("stationary point", max(settled, *allowed) <= LEFT, f"leaves a share {max(settled, *allowed):.2g}")
+    check.assume(third, bool(judged), "; ".join(f"layer {e}: {s}" for e, s in zip(found.layers, found.state)))
     details = {"general form": list(general), "forces": list(found.residual), "granted": list(allowed)}
-    whole = compare(
-        "C-feat-2",
+    whole = check.compare(
         general,
         "≤",
         allowed,
         tolerance=0.0,
-        hypotheses=hypotheses[:2],
         where=lambda i: f"general form, layer {i + 1}",
         details=details,
+        assuming=("ridge > 0 given", "stationary point"),
     )
-    if whole.status != "holds" or not judged:
-        if whole.status == "holds":
-            note = f"{third}: not met; the general form holds to {max(general):.2g}"
-            return replace(not_applicable("C-feat-2", "≤", hypotheses, note), details=details)
-        return replace(whole, hypotheses=tuple(hypotheses))
-    balance = compare(
-        "C-feat-2",
+    if whole.status == "fails":
+        return
+    if not judged:
+        check.not_applicable(f"{third}: not met; the general form holds to {max(general):.2g}", details=details)
+    check.compare(
         [found.residual[index] for index in judged],
         "≤",
         [left[index] for index in judged],
         tolerance=0.0,
-        hypotheses=hypotheses,
         where=lambda i: f"forces, layer {found.layers[judged[i]]}",
         details=details,
     )
-    return worst(balance, replace(whole, hypotheses=tuple(hypotheses)))
+    # The forces are what is shown where both hold.
+    check.parts.reverse()
 
 
 def _granted(subject: Subject, trace: Trace, found: Forces) -> tuple[list[float], list[int], dict[int, float]]:
@@ -204,7 +192,7 @@ def _granted(subject: Subject, trace: Trace, found: Forces) -> tuple[list[float]
     sample=linear_on_few,
     erratum="Printed with X⁻¹; with X⁺ it needs no square X.",
 )
-def linear_covariances(subject: Subject) -> Verdict:
+def linear_covariances(check: Check, subject: Subject) -> None:
     """Z_ℓᵀZ_ℓ against Xᵀ(AᵀA)^{ℓ/L}X with A = Z_LX⁺, at linear networks of the norm LΣs_i(A)^{2/L}.
 
     Among maps with the outputs Z_L on X the one that vanishes off the span of X has the smallest singular values, and a
@@ -212,26 +200,22 @@ def linear_covariances(subject: Subject) -> Verdict:
     comes to, and can be measured. An excess δ of the norm leaves the covariances √δ to move.
     """
     net, X = subject.net, subject.X
-    names = ("σ = id, β = 0", "least norm for its outputs")
-    linear = is_linear(net) and net.bias == 0.0
-    kind = Hypothesis.of(names[0], linear, f"slope {net.slope:g}, β = {net.bias:g}")
-    if not linear:
-        return not_applicable("C-feat-10", "=", [kind, Hypothesis.of(names[1], None)])
+    check.assume("σ = id, β = 0", is_linear(net) and net.bias == 0.0, f"slope {net.slope:g}, β = {net.bias:g}")
+    check.require()
     trace = subject.trace()
     L = trace.depth
     A = trace.outputs.mT @ torch.linalg.pinv(X.mT)
     least = L * float(schatten(A, 2.0 / L))
     norm = parameter_norms(trace).total
     excess = (norm - least) / max(norm, 1e-300)
-    hypotheses = [kind, Hypothesis.of(names[1], abs(excess) <= EXCESS, f"‖θ‖² = {norm:.8g}, least {least:.8g}")]
+    check.assume("least norm for its outputs", abs(excess) <= EXCESS, f"‖θ‖² = {norm:.8g}, least {least:.8g}")
     _, s, Vh = svd(A)
     kept = s > rank_tolerance(s, (len(A), A.shape[1]))
-    lhs, rhs = [], []
+    places = []
     for ell in range(L + 1):
         K = trace.Z(ell).mT @ trace.Z(ell)
         B = (s[kept] ** (ell / L))[:, None] * (Vh[kept] @ X.mT) if ell else X.mT
         size = float((B.mT @ B).norm())
-        lhs.append(size + float((K - B.mT @ B).norm()))
-        rhs.append(size)
+        places.append((size + float((K - B.mT @ B).norm()), size, f"layer {ell}"))
     tolerance = 1e-8 + 10 * L * math.sqrt(max(excess, torch.finfo(torch.float64).eps))
-    return compare("C-feat-10", lhs, "=", rhs, tolerance=tolerance, hypotheses=hypotheses, where=lambda i: f"layer {i}")
+    check.each(places, "=", tolerance=tolerance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._base import Check, Subject, claim
 from isthmus.constructions import bipartite_data, bipartite_optimum, complete_bipartite, incidence, is_triangle_free
 from isthmus.measures import cp_rank_bound, is_completely_positive, parameter_norms
 from isthmus.objective import cost
@@ -36,25 +36,22 @@ def bipartite_subject() -> Subject:
     hypotheses=(TRIANGLE_FREE,),
     sample=bipartite_subject,
 )
-def graph_rank(subject: Subject) -> Verdict:
+def graph_rank(check: Check, subject: Subject) -> None:
     """Lower bound = number of edges: no two edges can lie in one non-negative term, and E itself has one for each.
 
     The graph is ``known["edges"]`` on ``known["vertices"]``.
     """
-    unknown = [Hypothesis.of(TRIANGLE_FREE, None)]
     edges, vertices = subject.known.get("edges"), subject.known.get("vertices")
     if edges is None or vertices is None or vertices > LARGEST:
-        return not_applicable("C-feat-6", "=", unknown, f"needs a graph of at most {LARGEST} vertices")
-    free = is_triangle_free(edges, vertices)
-    hypotheses = [Hypothesis.of(TRIANGLE_FREE, free, f"{len(edges)} edges on {vertices} vertices")]
-    if not free:
-        return not_applicable("C-feat-6", "=", hypotheses)
+        check.not_applicable(f"needs a graph of at most {LARGEST} vertices")
+    check.assume(TRIANGLE_FREE, is_triangle_free(edges, vertices), f"{len(edges)} edges on {vertices} vertices")
+    check.require()
     E = incidence(edges, vertices)
     lower, upper = float(cp_rank_bound(E.mT @ E)), float(len(E))
-    lhs, rhs, names = [lower], [upper], ["the bound from below and the edges"]
+    places = [(lower, upper, "the bound from below and the edges")]
     if vertices % 2 == 0 and set(map(tuple, edges)) == set(complete_bipartite(vertices)):
-        lhs, rhs, names = [*lhs, upper], [*rhs, vertices**2 / 4], [*names, "N²/4"]
-    return compare("C-feat-6", lhs, "=", rhs, tolerance=0.0, hypotheses=hypotheses, where=lambda i: names[i])
+        places.append((upper, vertices**2 / 4, "N²/4"))
+    check.each(places, "=", tolerance=0.0)
 
 
 @claim(
@@ -65,9 +62,10 @@ def graph_rank(subject: Subject) -> Verdict:
     where="Prop. 14 and Prop. 22, Remark 23",
     hypotheses=(SHALLOW, RELU, UNBIASED, UNIT, ROOT),
     sample=bipartite_subject,
+    relation="≥",
     erratum="One-hot blocks are 1/√m_i (printed 1/m_i); the proof's YYᵀ is YᵀY.",
 )
-def square_root_covariance(subject: Subject) -> Verdict:
+def square_root_covariance(check: Check, subject: Subject) -> None:
     """A factor B of the root makes a network of norm 2‖Y‖_*; no network with these outputs has less.
 
     Y is the subject's, or else what its network puts out. The network itself is held to the bounds: its norm (or loss)
@@ -76,18 +74,15 @@ def square_root_covariance(subject: Subject) -> Verdict:
     """
     net, X = subject.net, subject.X
     N = len(X)
-    hypotheses = [
-        Hypothesis.of(SHALLOW, net.depth == 2, f"L = {net.depth}"),
-        Hypothesis.of(RELU, net.slope == 0.0, f"slope {net.slope:g}"),
-        Hypothesis.of(UNBIASED, net.bias == 0.0, f"β = {net.bias:g}"),
-        Hypothesis.of(UNIT, X.shape == (N, N) and bool(torch.equal(X, torch.eye(N, dtype=X.dtype))), tuple(X.shape)),
-        Hypothesis.of(ROOT, None),
-    ]
-    if any(h.status == "not met" for h in hypotheses) or N > LARGEST:
-        why = "" if N <= LARGEST else f"needs N ≤ {LARGEST}"
-        return not_applicable("C-feat-7", "≥", hypotheses, why)
+    check.assume(SHALLOW, net.depth == 2, f"L = {net.depth}")
+    check.assume(RELU, net.slope == 0.0, f"slope {net.slope:g}")
+    check.assume(UNBIASED, net.bias == 0.0, f"β = {net.bias:g}")
+    check.assume(UNIT, X.shape == (N, N) and bool(torch.equal(X, torch.eye(N, dtype=X.dtype))), tuple(X.shape))
+    if N > LARGEST:
+        check.not_applicable(f"needs N ≤ {LARGEST}")
+    check.require()
     if subject.loss != "mse" and subject.ridge is not None:
-        return not_applicable("C-feat-7", "≥", hypotheses, "needs mse")
+        check.not_applicable("needs mse")
     trace = subject.trace()
     Y = (trace.outputs if subject.Y is None else subject.Y.double()).mT
     ridge = subject.ridge or 0.0
@@ -96,40 +91,27 @@ def square_root_covariance(subject: Subject) -> Verdict:
     root = Vh.mT @ (shrunk[:, None] * Vh)
     positive = is_completely_positive(root)
     found = {"yes": True, "no": False}.get(positive.verdict)
-    hypotheses[-1] = Hypothesis.of(ROOT, found if positive.factor is not None or not found else None, positive.reason)
-    if hypotheses[-1].status != "met" or positive.factor is None:
-        return not_applicable("C-feat-7", "≥", hypotheses)
+    check.assume(ROOT, found if positive.factor is not None or not found else None, positive.reason)
+    if check.unmet or positive.factor is None:
+        check.not_applicable()
     best = (U * shrunk) @ Vh
     least = 2.0 * float(shrunk.sum())
     floor = float(cost(best.mT, Y.mT)) + ridge * least
-    W_1, W_2 = weights_of(positive.factor, U @ Vh)
-    made = float(W_1.square().sum() + W_2.square().sum())
-    attained = worst(
-        compare(
-            "C-feat-7", made, "=", least, tolerance=1e-6, hypotheses=hypotheses, where="‖θ‖² of a factor's network"
-        ),
-        compare(
-            "C-feat-7",
-            float((W_2 @ torch.relu(W_1) - best).abs().max()),
-            "≤",
-            1e-6 * float(s.max()),
-            tolerance=0.0,
-            hypotheses=hypotheses,
-            where="outputs of a factor's network",
-        ),
-    )
     norm = parameter_norms(net).total
     off = float((trace.outputs.mT - Y).abs().max()) / max(float(Y.abs().max()), 1e-300)
-    parts = [attained]
     if ridge > 0.0:
         here, name = float(cost(trace.outputs, Y.mT)) + ridge * norm, "loss of the network and the least"
     else:
         here, floor, name = norm, least, "‖θ‖² of the network and the least"
     if ridge > 0.0 or off <= 1e-9:
-        parts.append(compare("C-feat-7", here, "≥", floor, tolerance=1e-9, hypotheses=hypotheses, where=name))
         if here <= floor * (1 + 1e-12):
-            parts.append(_at_the_optimum(trace.Z(1), root, float(s.max()), hypotheses))
-    return worst(*reversed(parts))
+            _at_the_optimum(check, trace.Z(1), root, float(s.max()))
+        check.compare(here, "≥", floor, tolerance=1e-9, where=name)
+    W_1, W_2 = weights_of(positive.factor, U @ Vh)
+    made = float(W_1.square().sum() + W_2.square().sum())
+    check.compare(made, "=", least, tolerance=1e-6, where="‖θ‖² of a factor's network")
+    gap = float((W_2 @ torch.relu(W_1) - best).abs().max())
+    check.compare(gap, "≤", 1e-6 * float(s.max()), tolerance=0.0, where="outputs of a factor's network")
 
 
 def weights_of(B: Tensor, polar: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,14 +119,13 @@ def weights_of(B: Tensor, polar: Tensor) -> tuple[Tensor, Tensor]:
     return B, polar @ B.mT
 
 
-def _at_the_optimum(Z: Tensor, root: Tensor, size: float, hypotheses: list[Hypothesis]) -> Verdict:
+def _at_the_optimum(check: Check, Z: Tensor, root: Tensor, size: float) -> None:
     # A ridge may shrink all of Y to a root of zero, next to which only Y itself, of this size, is a measure.
     scale = float(root.abs().max()) or size or 1.0
     S = with_ones(torch.relu(Z), 0.0)
     off = max(float((M.mT @ M - root).abs().max()) / scale for M in (Z, S))
-    # The cost is flat to second order at its minimum.
-    same = compare("C-feat-7", off, "≤", 1e-5, tolerance=0.0, hypotheses=hypotheses, where="K_1 = K_1^σ = (YᵀY)^½")
     alive = float((Z.abs().amax(1) > 0).sum())
     need = float(cp_rank_bound(root, tolerance=1e-9))
-    enough = compare("C-feat-7", alive, "≥", need, tolerance=0.0, hypotheses=hypotheses, where="neurons and CP-rank")
-    return worst(enough, same)
+    check.compare(alive, "≥", need, tolerance=0.0, where="neurons and CP-rank")
+    # The cost is flat to second order at its minimum.
+    check.compare(off, "≤", 1e-5, tolerance=0.0, where="K_1 = K_1^σ = (YᵀY)^½")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._base import Check, Subject, claim
 from isthmus.claims._evidence import gaussian_inputs, random_subject
 from isthmus.constructions import minimal_network
 from isthmus.measures import (
@@ -73,7 +73,7 @@ def _targets(subject: Subject) -> tuple[Tensor, float, str]:
     return subject.Y, subject.ridge, subject.loss
 
 
-def loss_of(net: FullyConnected, X: Tensor, Y: Tensor, ridge: float, loss: str) -> float:
+def loss_of(net: FullyConnected, X: Tensor, Y: Tensor, ridge: float, loss: str = "mse") -> float:
     """𝓛(W) = C + ridge·‖θ‖², in float64."""
     trace = net.trace(X)
     square = sum(float(p.square().sum()) for p in (*trace.Ws, *trace.bs))
@@ -88,7 +88,7 @@ def loss_of(net: FullyConnected, X: Tensor, Y: Tensor, ridge: float, loss: str) 
     hypotheses=("Im Z_ℓᵀ ⊂ Im(Z^σ_{ℓ-1})ᵀ", "well conditioned"),
     sample=wide_net,
 )
-def weights_and_representations(subject: Subject) -> Verdict:
+def weights_and_representations(check: Check, subject: Subject) -> None:
     """Φ∘Ψ = id, 𝓛∘Ψ = 𝓛^r, 𝓛 − 𝓛^r∘Φ = λΣ‖W̃_ℓ‖² ≥ 0, each to rounding; without Y and ridge for the norm alone.
 
     The last equality, from ‖W‖² = ‖ΨΦW‖² + ‖W̃‖², says more than the paper's strictness: the gap, by another route.
@@ -99,34 +99,24 @@ def weights_and_representations(subject: Subject) -> Verdict:
     Zs = representations(net, X)
     options = {"slope": net.slope, "bias": net.bias}
     outside, wide = max(inadmissibility(Zs, X, **options)), spread(trace)
-    hypotheses = [
-        Hypothesis.of("Im Z_ℓᵀ ⊂ Im(Z^σ_{ℓ-1})ᵀ", outside <= 1e-8, f"a share {outside:.2g} outside"),
-        Hypothesis.of("well conditioned", wide <= SPREAD or None, f"s_1/s_r = {wide:.2g}"),
-    ]
-    if any(h.status != "met" for h in hypotheses):
-        return not_applicable("C-feat-1", "=", hypotheses)
+    check.assume("Im Z_ℓᵀ ⊂ Im(Z^σ_{ℓ-1})ᵀ", outside <= 1e-8, f"a share {outside:.2g} outside")
+    check.assume("well conditioned", wide <= SPREAD or None, f"s_1/s_r = {wide:.2g}")
+    check.require()
     small = minimal_network(Zs, X, **options).requires_grad_(False)
     tolerance = max(1e-9, 1e-14 * wide)
     there, here = loss_of(small, X, Y, ridge, loss), loss_of(net, X, Y, ridge, loss)
     over_Z = representation_loss(Zs, X, Y, ridge=ridge, loss=loss, **options)
     useless = useless_part(trace)
-    lhs, rhs, names = [there, over_Z + ridge * sum(useless)], [over_Z, here], ["𝓛(ΨZ) = 𝓛^r(Z)", "𝓛 = 𝓛^r + λΣ‖W̃‖²"]
+    places = [(there, over_Z, "𝓛(ΨZ) = 𝓛^r(Z)"), (over_Z + ridge * sum(useless), here, "𝓛 = 𝓛^r + λΣ‖W̃‖²")]
     for ell, (Z, back) in enumerate(zip(Zs, representations(small, X)), start=1):
         size = float(Z.norm())
-        lhs.append(size + float((back - Z).norm()))
-        rhs.append(size)
-        names.append(f"Φ(Ψ(Z)) = Z at layer {ell}")
+        places.append((size + float((back - Z).norm()), size, f"Φ(Ψ(Z)) = Z at layer {ell}"))
     details = {"useless": list(useless), "loss": [here], "over representations": [over_Z]}
-    same = compare(
-        "C-feat-1", lhs, "=", rhs, tolerance=tolerance, hypotheses=hypotheses, where=lambda i: names[i], details=details
-    )
+    check.each(places, "=", tolerance=tolerance, details=details)
     # Strict by half of what is useless, where this is more than rounding.
     gap = 0.5 * ridge * sum(useless)
     strict = gap if gap > tolerance * here else 0.0
-    below = compare(
-        "C-feat-1", over_Z + strict, "≤", here, tolerance=tolerance, hypotheses=hypotheses, where="𝓛^r(ΦW) ≤ 𝓛(W)"
-    )
-    return worst(same, below)
+    check.compare(over_Z + strict, "≤", here, tolerance=tolerance, where="𝓛^r(ΦW) ≤ 𝓛(W)")
 
 
 def homogeneity_defect(sigma: Callable[[Tensor], Tensor], Z: Tensor) -> float:
@@ -144,7 +134,7 @@ def homogeneity_defect(sigma: Callable[[Tensor], Tensor], Z: Tensor) -> float:
     hypotheses=("positively homogeneous σ", "Im Z_ℓᵀ ⊂ Im(Z^σ_{ℓ-1})ᵀ", "well conditioned"),
     sample=leaky_wide_net,
 )
-def representations_and_covariances(subject: Subject) -> Verdict:
+def representations_and_covariances(check: Check, subject: Subject) -> None:
     """Tr[K_ℓ(K^σ_{ℓ-1})⁺] by eigenvalues against ‖Z_ℓ(Z^σ_{ℓ-1})⁺‖² by singular values; points of the cone realised.
 
     For shares m_i > 0 the pair Σm_i(z_iz_iᵀ, σ(z_i)σ(z_i)ᵀ) + (0, β²11ᵀ) has the same images, and rows √m_i·z_i realise
@@ -160,21 +150,18 @@ def representations_and_covariances(subject: Subject) -> Verdict:
     defect = max((homogeneity_defect(sigma, Z) for Z in Zs[:-1]), default=0.0)
     outside, wide = max(inadmissibility(Zs, X, **options)), spread(trace)
     few = len(X) <= SAMPLES
-    hypotheses = [
-        Hypothesis.of("positively homogeneous σ", defect <= 1e-12, f"σ(cz) off cσ(z) by {defect:.2g}"),
-        Hypothesis.of("Im Z_ℓᵀ ⊂ Im(Z^σ_{ℓ-1})ᵀ", outside <= 1e-8, f"a share {outside:.2g} outside"),
-        Hypothesis.of(
-            "well conditioned",
-            (few and wide <= SPREAD_OF_COVARIANCES) or None,
-            f"s_1/s_r = {wide:.2g}" if few else f"more than {SAMPLES} samples",
-        ),
-    ]
-    if any(h.status != "met" for h in hypotheses):
-        return not_applicable("C-feat-3", "=", hypotheses)
+    check.assume("positively homogeneous σ", defect <= 1e-12, f"σ(cz) off cσ(z) by {defect:.2g}")
+    check.assume("Im Z_ℓᵀ ⊂ Im(Z^σ_{ℓ-1})ᵀ", outside <= 1e-8, f"a share {outside:.2g} outside")
+    check.assume(
+        "well conditioned",
+        (few and wide <= SPREAD_OF_COVARIANCES) or None,
+        f"s_1/s_r = {wide:.2g}" if few else f"more than {SAMPLES} samples",
+    )
+    check.require()
     options_of_loss = {"ridge": ridge, "loss": loss, "bias": net.bias}
     over_Z = representation_loss(Zs, X, Y, slope=net.slope, **options_of_loss)
     over_K = covariance_loss(covariances(Zs, **options), Zs[-1], X, Y, **options_of_loss)
-    lhs, rhs, names = [over_K], [over_Z], ["𝓛^k = 𝓛^r"]
+    places = [(over_K, over_Z, "𝓛^k = 𝓛^r")]
     source = torch.Generator().manual_seed(0)
     moved = list(Zs)
     for index, Z in enumerate(Zs[:-1]):
@@ -182,15 +169,13 @@ def representations_and_covariances(subject: Subject) -> Verdict:
         moved[index] = shares.sqrt()[:, None] * Z
         for name, mine, atoms in zip(("K", "K^σ"), covariances([moved[index], Z], **options)[0], (Z, sigma(Z))):
             cone = (shares * atoms.mT) @ atoms + (net.bias**2 if name == "K^σ" else 0.0)
-            lhs.append(float(cone.norm()) + float((mine - cone).norm()))
-            rhs.append(float(cone.norm()))
-            names.append(f"{name} of the shares at layer {index + 1}")
+            size, off = float(cone.norm()), float((mine - cone).norm())
+            places.append((size + off, size, f"{name} of the shares at layer {index + 1}"))
     made = minimal_network(moved, X, **options).requires_grad_(False)
-    lhs.append(loss_of(made, X, Y, ridge, loss))
-    rhs.append(covariance_loss(covariances(moved, **options), Zs[-1], X, Y, **options_of_loss))
-    names.append("𝓛 of the network that realises the shares")
-    tolerance = max(1e-9, 1e-14 * wide**2)
-    return compare("C-feat-3", lhs, "=", rhs, tolerance=tolerance, hypotheses=hypotheses, where=lambda i: names[i])
+    there, over_K = loss_of(made, X, Y, ridge, loss), covariances(moved, **options)
+    wanted = covariance_loss(over_K, Zs[-1], X, Y, **options_of_loss)
+    places.append((there, wanted, "𝓛 of the network that realises the shares"))
+    check.each(places, "=", tolerance=max(1e-9, 1e-14 * wide**2))
 
 
 @claim(
@@ -200,9 +185,10 @@ def representations_and_covariances(subject: Subject) -> Verdict:
     where="App. B.1",
     hypotheses=("a violated inclusion at the limit point", "σ 1-Lipschitz"),
     sample=deficient_layer,
+    relation="≥",
     erratum="Printed as (‖Z_{ℓ+1}v‖² − ε)/ε for the square; inserting vvᵀ does not lower a norm in general.",
 )
-def blow_up(subject: Subject) -> Verdict:
+def blow_up(check: Check, subject: Subject) -> None:
     """‖W̃_{ℓ+1}‖ ≥ (‖Z_{ℓ+1}v‖ − ε)/ε at admissible points at distance ε of one that is not, ε → 0.
 
     For W̃ = Z̃_{ℓ+1}(Z̃^σ_ℓ)⁺ and a unit v with Z^σ_ℓv = 0: W̃Z̃^σ_ℓv = Z̃_{ℓ+1}v, of norm at least ‖Z_{ℓ+1}v‖ − ε, while
@@ -210,7 +196,7 @@ def blow_up(subject: Subject) -> Verdict:
     that keeps its share in Z_{ℓ+1}: incoming weights εw, outgoing u/ε; and such points disturbed at random.
     """
     net, trace = subject.net, subject.trace()
-    lipschitz = Hypothesis.of("σ 1-Lipschitz", abs(net.slope) <= 1.0, f"slope {net.slope:g}")
+    check.assume("σ 1-Lipschitz", abs(net.slope) <= 1.0, f"slope {net.slope:g}")
     lhs, rhs, names = [], [], []
     source = torch.Generator().manual_seed(0)
     found = []
@@ -238,13 +224,11 @@ def blow_up(subject: Subject) -> Verdict:
                 rhs.append((least - distance) / distance)
                 names.append(f"layer {ell}, ε = {distance:.2g}")
     where = f"at layers {found}" if found else "every Z^σ_ℓ has rank N: all representations are admissible"
-    hypotheses = [Hypothesis.of("a violated inclusion at the limit point", bool(found), where), lipschitz]
+    check.assume("a violated inclusion at the limit point", bool(found), where)
     if not found:
-        return not_applicable("C-feat-14", "≥", hypotheses)
+        check.not_applicable()
     details = {"norm of W": lhs, "bound": rhs}
-    return compare(
-        "C-feat-14", lhs, "≥", rhs, tolerance=1e-9, hypotheses=hypotheses, where=lambda i: names[i], details=details
-    )
+    check.compare(lhs, "≥", rhs, tolerance=1e-9, where=names, details=details)
 
 
 def _violation(trace: Trace, ell: int, source: torch.Generator) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import CLAIMS, Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, worst
+from isthmus.claims._base import Check, Subject, claim, rounding
 from isthmus.claims._evidence import gaussian_inputs
 from isthmus.compression._on_data import merge_one_dimensional
 from isthmus.networks import FullyConnected
@@ -29,22 +29,22 @@ def many_neurons_between_scalars() -> Subject:
     return Subject(FullyConnected.from_weights(Ws, bs), X, X.abs(), 0.01)
 
 
+TOGETHER = "merged neurons have cusps between the same inputs"
+
+ALIKE = "merged neurons agree in the signs of a and c"
+
+
 @claim(
     "C-feat-8",
     "Neurons with cusps between the same neighbouring inputs and equal signs of a and c merge, ãc̃ = Σac, ãd̃ = Σad, "
     "ã² = c̃² + d̃²: same outputs, no larger norm, and at most 4N neurons in the end, so that wider ones do no better",
     paper="features2022",
     where="Prop. 15 and Prop. 24",
-    hypotheses=(
-        "L = 2",
-        "n_0 = n_2 = 1",
-        "ReLU",
-        "merged neurons have cusps between the same inputs",
-        "merged neurons agree in the signs of a and c",
-    ),
+    hypotheses=("L = 2", "n_0 = n_2 = 1", "ReLU", TOGETHER, ALIKE),
     sample=many_neurons_between_scalars,
+    relation="≤",
 )
-def merging_between_scalars(subject: Subject) -> Verdict:
+def merging_between_scalars(check: Check, subject: Subject) -> None:
     """Any network of depth 2 between scalars, merged: f(X) as before, ‖θ‖² (and the loss) not larger, n_1 ≤ 4N.
 
     Twice, by different rules: the printed one, gap by gap of the inputs, and that of
@@ -52,14 +52,10 @@ def merging_between_scalars(subject: Subject) -> Verdict:
     merged instead of those that a gap and signs make.
     """
     net: FullyConnected = subject.net
-    names = CLAIMS["C-feat-8"].hypotheses
-    shape = [
-        Hypothesis.of(names[0], net.depth == 2, f"L = {net.depth}"),
-        Hypothesis.of(names[1], net.dims[0] == net.dims[-1] == 1, f"{net.dims[0]} and {net.dims[-1]}"),
-        Hypothesis.of(names[2], net.slope == 0.0, f"slope {net.slope:g}"),
-    ]
-    if any(h.status != "met" for h in shape):
-        return not_applicable("C-feat-8", "≤", [*shape, *(Hypothesis.of(name, None) for name in names[3:])])
+    check.assume("L = 2", net.depth == 2, f"L = {net.depth}")
+    check.assume("n_0 = n_2 = 1", net.dims[0] == net.dims[-1] == 1, f"{net.dims[0]} and {net.dims[-1]}")
+    check.assume("ReLU", net.slope == 0.0, f"slope {net.slope:g}")
+    check.require()
     W, V = (M.detach().double() for M in net.Ws)
     c, a = W[:, 0], V[0]
     d = net.bs[0].detach().double() if net.bs else torch.zeros_like(c)
@@ -67,52 +63,42 @@ def merging_between_scalars(subject: Subject) -> Verdict:
     gaps = _gaps(c, net.bias * d, x)
     groups = subject.known.get("merge")
     groups = _same(gaps, c, a) if groups is None else [torch.as_tensor(list(group)) for group in groups]
-    together, alike = _agree(groups, gaps), signs_agree(groups, c, a)
-    hypotheses = [
-        *shape,
-        Hypothesis.of(names[3], together, f"{len(groups)} groups"),
-        Hypothesis.of(names[4], alike, f"{len(groups)} groups"),
-    ]
-    if not (together and alike):
-        return not_applicable("C-feat-8", "≤", hypotheses)
+    check.assume(TOGETHER, _agree(groups, gaps), f"{len(groups)} groups")
+    check.assume(ALIKE, signs_agree(groups, c, a), f"{len(groups)} groups")
+    check.require()
     small = {
         "the printed rule": _merge_groups(c, d, a, groups),
         "by active inputs": merge_one_dimensional(c, d, a, x, bias=net.bias),
     }
-    return _judge(subject, net, (c, d, a), small, hypotheses, len(x.unique()))
+    _judge(check, subject, (c, d, a), small)
 
 
-def _judge(
-    subject: Subject,
-    net: FullyConnected,
-    before: tuple[Tensor, Tensor, Tensor],
-    small: dict[str, tuple[Tensor, Tensor, Tensor]],
-    hypotheses: list[Hypothesis],
-    N: int,
-) -> Verdict:
-    c, d, a = before
+#: c, d and a of all neurons.
+Neurons = tuple[Tensor, Tensor, Tensor]
+
+
+def _judge(check: Check, subject: Subject, before: Neurons, small: dict[str, Neurons]) -> None:
+    net, (c, d, a) = subject.net, before
     x, last = subject.X[:, 0], net.bs[1].detach().double() if net.bs else torch.zeros(1, dtype=torch.float64)
 
-    def outputs(neurons: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    def outputs(neurons: Neurons) -> Tensor:
         into, shift, out = neurons
         return out @ torch.relu(torch.outer(into, x) + net.bias * shift[:, None]) + net.bias * last
 
-    def norm(neurons: tuple[Tensor, Tensor, Tensor]) -> float:
+    def norm(neurons: Neurons) -> float:
         return sum(float(v.square().sum()) for v in (*neurons, last))
 
     first, rules = outputs(before), list(small)
     # What is summed, not the sum: contributions cancel.
     scale = float(outputs((c, d, a.abs())).abs().max() + 1e-300)
-    same = compare(
-        "C-feat-8",
+    check.compare(
         [float((outputs(small[rule]) - first).abs().max()) / scale for rule in rules],
         "≤",
         SAME * rounding(net),
         tolerance=0.0,
-        hypotheses=hypotheses,
         where=lambda i: f"{rules[i]}: change of the outputs",
     )
-    losses, names = [(norm(small[rule]), norm(before)) for rule in rules], [f"{rule}: ‖θ‖²" for rule in rules]
+    places = [(norm(small[rule]), norm(before), f"{rule}: ‖θ‖²") for rule in rules]
     if subject.Y is not None and subject.ridge is not None and subject.Y.shape == subject.X.shape:
         Y, ridge = subject.Y.double(), subject.ridge
         whole = [
@@ -120,30 +106,19 @@ def _judge(
         ]
         # What outputs that are the same may change the cost by: of an interpolated one that is all there is.
         off, misfit = SAME * rounding(net) * scale, float(cost(first[:, None], Y, "mse")) ** 0.5
-        losses += [(value, whole[0] + off * (2.0 * misfit + off)) for value in whole[1:]]
-        names += [f"{rule}: the loss" for rule in rules]
-    lower = compare(
-        "C-feat-8",
-        [pair[0] for pair in losses],
+        most = whole[0] + off * (2.0 * misfit + off)
+        places += [(value, most, f"{rule}: the loss") for value, rule in zip(whole[1:], rules)]
+    norms = [norm(before), *(norm(small[rule]) for rule in rules)]
+    check.each(places, "≤", tolerance=1e-11, details={"‖θ‖² before, and after each rule": norms})
+    count, most = float(len(small["by active inputs"][0])), 4.0 * len(x.unique())
+    check.compare(
+        count,
         "≤",
-        [pair[1] for pair in losses],
-        tolerance=1e-11,
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-        details={"‖θ‖² before, and after each rule": [norm(before), *(norm(small[rule]) for rule in rules)]},
-    )
-    count = len(small["by active inputs"][0])
-    few = compare(
-        "C-feat-8",
-        float(count),
-        "≤",
-        4.0 * N,
+        most,
         tolerance=0.0,
-        hypotheses=hypotheses,
         where="neurons that are left, and 4N",
-        details={"neurons before, after, and 4N": [float(len(c)), float(count), 4.0 * N]},
+        details={"neurons before, after, and 4N": [float(len(c)), count, most]},
     )
-    return worst(same, lower, few)
 
 
 def _gaps(c: Tensor, shift: Tensor, x: Tensor) -> Tensor:
@@ -174,7 +149,7 @@ def signs_agree(groups: Sequence[Tensor], c: Tensor, a: Tensor) -> bool:
     return _agree(groups, c.sign(), a.sign())
 
 
-def _merge_groups(c: Tensor, d: Tensor, a: Tensor, groups: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _merge_groups(c: Tensor, d: Tensor, a: Tensor, groups: Sequence[Tensor]) -> Neurons:
     """ãc̃ = Σac, ãd̃ = Σad, ã² = c̃² + d̃² for each group; the other neurons as they are."""
     alone = torch.ones(len(c), dtype=torch.bool)
     merged = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._base import Check, Subject, claim
 from isthmus.claims.features2022._maps import SPREAD_OF_COVARIANCES, loss_of, spread
 from isthmus.constructions import Saddle, minimal_network, saddle
 from isthmus.measures import KernelNorm, covariance_loss, covariances, ray_groups, representations
@@ -96,18 +96,18 @@ def _shared(Z: Tensor, number: int, source: torch.Generator) -> Tensor:
 
 def moved_network(net: FullyConnected, shift: Tensor, step: float) -> FullyConnected:
     """The network with parameters θ + step·shift, both as one vector."""
-    moved = _split(net, flat(net) + step * shift)
+    moved = _split(net, flattened(net) + step * shift)
     L = len(net.Ws)
     made = FullyConnected.from_weights(moved[:L], moved[L:] or None, slope=net.slope, bias=net.bias)
     return made.requires_grad_(False)
 
 
-def flat(net: FullyConnected) -> Tensor:
+def flattened(net: FullyConnected) -> Tensor:
     """All parameters as one float64 vector, (P,)."""
     return torch.cat([p.detach().double().flatten() for p in net.parameters()])
 
 
-def losses(net: FullyConnected, subject: Subject, vectors: Tensor) -> Tensor:
+def losses_at(net: FullyConnected, subject: Subject, vectors: Tensor) -> Tensor:
     """𝓛 at parameters (..., P) of networks like ``net``, (...)."""
     assert subject.Y is not None and subject.ridge is not None
     parts, L = _split(net, vectors), len(net.Ws)
@@ -122,34 +122,34 @@ def _split(net: FullyConnected, vectors: Tensor) -> list[Tensor]:
     return [part.reshape(*vectors.shape[:-1], *p.shape) for part, p in zip(parts, net.parameters())]
 
 
-def search(net: FullyConnected, subject: Subject) -> Descent:
+def search_descent(net: FullyConnected, subject: Subject) -> Descent:
     """The steepest of: the gradient, the most negative curvature, an awakened neuron, random directions."""
-    theta = flat(net)
+    theta = flattened(net)
     size = max(float(theta.norm()), 1e-12)
-    gradient = gradients(net, subject, theta)
+    gradient = gradients_at(net, subject, theta)
     directions = _candidates(net, subject, theta, gradient, size)
     lengths = directions.norm(dim=1)
     directions = directions[lengths > 0.0] / lengths[lengths > 0.0][:, None]
-    here = losses(net, subject, theta)
-    changes = torch.stack([losses(net, subject, theta + step * size * directions) / here - 1.0 for step in STEPS])
+    here = losses_at(net, subject, theta)
+    changes = torch.stack([losses_at(net, subject, theta + step * size * directions) / here - 1.0 for step in STEPS])
     index = int(changes[-SHORTEST:].amax(0).argmin())
     change = tuple(float(c) for c in changes[:, index])
     steep = float(gradient.norm()) / (2.0 * float(subject.ridge or 0.0) * size)
     return Descent(change, directions[index], max(change[-SHORTEST:]) < -DECREASE, steep)
 
 
-def gradients(net: FullyConnected, subject: Subject, vectors: Tensor) -> Tensor:
+def gradients_at(net: FullyConnected, subject: Subject, vectors: Tensor) -> Tensor:
     """∇𝓛 at parameters (..., P)."""
     with torch.enable_grad():
         live = vectors.detach().clone().requires_grad_(True)
-        return torch.autograd.grad(losses(net, subject, live).sum(), live)[0]
+        return torch.autograd.grad(losses_at(net, subject, live).sum(), live)[0]
 
 
 def _candidates(net: FullyConnected, subject: Subject, theta: Tensor, gradient: Tensor, size: float) -> Tensor:
     """Directions of descent worth trying, (D, P)."""
     # Differences of gradients, all in one batch: near kinks they see both sides, where a second derivative sees one.
     step = 1e-6 * size * torch.eye(len(theta), dtype=torch.float64)
-    H = gradients(net, subject, theta + step) - gradients(net, subject, theta - step)
+    H = gradients_at(net, subject, theta + step) - gradients_at(net, subject, theta - step)
     lowest = torch.linalg.eigh(H + H.mT).eigenvectors[:, 0]
     source = torch.Generator().manual_seed(1)
     random = torch.randn(DIRECTIONS, len(gradient), dtype=torch.float64, generator=source)
@@ -226,6 +226,8 @@ SEARCHED = ("ridge > 0 given", "small and well conditioned", "preimages with oth
 #: Random weights at which the local minimum is looked at.
 NEAR = 40
 
+SMALL_RIDGE, A_SADDLE = "λ < ½ (mean over 2 samples)", "the network of A-saddle"
+
 
 def distance_of_covariances(net: FullyConnected, other: FullyConnected, X: Tensor) -> float:
     """‖(K, K^σ, Z_L) − (K', K'^σ, Z'_L)‖ over the hidden layers."""
@@ -245,20 +247,23 @@ def loss_of_covariances(net: FullyConnected, subject: Subject) -> float:
     return covariance_loss(Ks, Zs[-1], subject.X, subject.Y, ridge=ridge, loss=subject.loss, bias=net.bias)
 
 
-def _as_saddle(subject: Subject) -> tuple[Saddle | None, list[Hypothesis]]:
-    """The construction that the subject is, up to rounding."""
-    names = ("λ < ½ (mean over 2 samples)", "the network of A-saddle")
+def _as_saddle(check: Check, subject: Subject) -> Saddle:
+    """The construction that the subject is, up to rounding; of others nothing is said."""
     ridge, net = subject.ridge or 0.0, subject.net
-    small = Hypothesis.of(names[0], 0.0 < ridge < 0.5, f"ridge {ridge:g}")
-    if small.status != "met" or net.dims != (1, 2, 1) or net.slope != 0.0 or net.bias != 0.0 or subject.loss != "mse":
-        return None, [small, Hypothesis.of(names[1], False, f"widths {net.dims}, slope {net.slope:g}, β {net.bias:g}")]
+    small = check.assume(SMALL_RIDGE, 0.0 < ridge < 0.5, f"ridge {ridge:g}")
+    if not small or net.dims != (1, 2, 1) or net.slope != 0.0 or net.bias != 0.0 or subject.loss != "mse":
+        check.assume(A_SADDLE, False, f"widths {net.dims}, slope {net.slope:g}, β {net.bias:g}")
+        check.not_applicable()
     a = net.Ws[0].detach().double().flatten()
     if subject.Y is None or subject.X.shape != (2, 1) or subject.Y.shape != (2, 1) or float(a.min()) <= 0.0:
-        return None, [small, Hypothesis.of(names[1], False, "other data, or weights that are not positive")]
+        check.assume(A_SADDLE, False, "other data, or weights that are not positive")
+        check.not_applicable()
     made = saddle(ridge, angle=math.atan2(float(a[1]), float(a[0])))
     pairs = [(W.detach().double(), V) for W, V in zip(net.Ws, made.network.Ws)]
     off = max(float((P - Q).abs().max()) for P, Q in [*pairs, (subject.X, made.X), (subject.Y, made.Y)])
-    return made, [small, Hypothesis.of(names[1], off <= 1e-10, f"weights and data off by {off:.2g}")]
+    check.assume(A_SADDLE, off <= 1e-10, f"weights and data off by {off:.2g}")
+    check.require()
+    return made
 
 
 @claim(
@@ -267,22 +272,20 @@ def _as_saddle(subject: Subject) -> tuple[Saddle | None, list[Hypothesis]]:
     "leads down from the end of their segment",
     paper="features2022",
     where="Prop. 19",
-    hypotheses=("λ < ½ (mean over 2 samples)", "the network of A-saddle"),
+    hypotheses=(SMALL_RIDGE, A_SADDLE),
     sample=saddle_point,
     erratum="Printed for the mean with the constants of the sum, and with −ε in W_2.",
 )
-def saddle_of_covariances(subject: Subject) -> Verdict:
+def saddle_of_covariances(check: Check, subject: Subject) -> None:
     """𝓛 − 𝓛* = ½(t − 1 + 2λ)² + 4λd near the weights, and 𝓛^k < 𝓛* next to their covariances.
 
     The identity, t = W_2W_1 and 4d = ‖W_1 − W_2ᵀ‖², holds for positive weights, hence in a neighbourhood: it is the
     proof of the local minimum. The end of the segment has the same covariances, and the way out from there changes
     them continuously: 𝓛^k is lower by ε²(1 − 2λ) − ε⁴/2 at any distance ε < √(2 − 4λ).
     """
-    made, hypotheses = _as_saddle(subject)
-    if made is None or any(h.status != "met" for h in hypotheses):
-        return not_applicable("C-feat-9", "=", hypotheses)
+    made = _as_saddle(check, subject)
     X, Y, lam = made.X, made.Y, made.ridge
-    lhs, rhs, names = [loss_of(subject.net, X, Y, lam, "mse")], [made.value], ["𝓛 at the weights"]
+    places = [(loss_of(subject.net, X, Y, lam), made.value, "𝓛 at the weights")]
     a = subject.net.Ws[0].detach().double().flatten()
     source = torch.Generator().manual_seed(0)
     for step in (1e-2, 1e-1, 0.5):
@@ -291,50 +294,37 @@ def saddle_of_covariances(subject: Subject) -> Verdict:
             first, second = a + E[0], a + E[1]
             net = FullyConnected.from_weights([first[:, None], second[None]], bias=0.0)
             t, d = float(first @ second), float((first - second).square().sum()) / 4
-            lhs.append(loss_of(net, X, Y, lam, "mse"))
-            rhs.append(made.value + 0.5 * (t - 1 + 2 * lam) ** 2 + 4 * lam * d)
-            names.append(f"𝓛 − 𝓛* as a sum of squares, at {step:g}")
+            squares = made.value + 0.5 * (t - 1 + 2 * lam) ** 2 + 4 * lam * d
+            places.append((loss_of(net, X, Y, lam), squares, f"𝓛 − 𝓛* as a sum of squares, at {step:g}"))
     there = made.end
-    lhs += [loss_of(there, X, Y, lam, "mse"), 1.0 + distance_of_covariances(subject.net, there, X)]
-    rhs += [made.value, 1.0]
-    names += ["𝓛 at the end of the segment", "covariances at the end of the segment"]
+    places.append((loss_of(there, X, Y, lam), made.value, "𝓛 at the end of the segment"))
+    apart = distance_of_covariances(subject.net, there, X)
+    places.append((1.0 + apart, 1.0, "covariances at the end of the segment"))
     lower, granted, distances = [], [], []
     # Half of the descent ε²(1 − 2λ) − ½ε⁴, to leave room for the rounding of eigenvalues.
     ways = [(e, -0.5 * e**2 * (1.0 - 2.0 * lam) + 0.25 * e**4) for e in (s * math.sqrt(1.0 - 2.0 * lam) for s in OUT)]
     ways = [(epsilon, change) for epsilon, change in ways if change < -SEEN * made.value]
     if not ways:
-        return not_applicable("C-feat-9", "=", hypotheses, f"1 − 2λ = {1 - 2 * lam:.2g}: descent is below rounding")
+        check.not_applicable(f"1 − 2λ = {1 - 2 * lam:.2g}: descent is below rounding")
     for epsilon, change in ways:
         there = made.escape(epsilon)
-        lhs.append(loss_of(there, X, Y, lam, "mse"))
-        rhs.append(made.value_along(epsilon))
-        names.append(f"𝓛 along the way out, ε = {epsilon:g}")
+        name = f"𝓛 along the way out, ε = {epsilon:g}"
+        places.append((loss_of(there, X, Y, lam), made.value_along(epsilon), name))
         lower.append(loss_of_covariances(there, subject) - made.value)
         granted.append(change)
         distances.append(distance_of_covariances(there, subject.net, X))
-    same = compare("C-feat-9", lhs, "=", rhs, tolerance=1e-13, hypotheses=hypotheses, where=lambda i: names[i])
+    check.each(places, "=", tolerance=1e-13)
     out = [epsilon for epsilon, _ in ways]
     details = {"ε": out, "change of 𝓛^k": lower, "distance of covariances": distances}
-    descent = compare(
-        "C-feat-9",
+    check.compare(
         lower,
         "≤",
         granted,
         tolerance=0.0,
-        hypotheses=hypotheses,
         where=lambda i: f"𝓛^k next to the covariances, ε = {out[i]:g}",
         details=details,
     )
-    near = compare(
-        "C-feat-9",
-        distances,
-        "≤",
-        [4.0 * epsilon**2 for epsilon in out],
-        tolerance=0.0,
-        hypotheses=hypotheses,
-        where="distance of covariances",
-    )
-    return worst(same, descent, near)
+    check.compare(distances, "≤", [4.0 * epsilon**2 for epsilon in out], tolerance=0.0, where="distance of covariances")
 
 
 @claim(
@@ -344,97 +334,88 @@ def saddle_of_covariances(subject: Subject) -> Verdict:
     where="Prop. 18",
     hypotheses=(*SEARCHED, "a descent found, or stationary"),
     sample=saddle_point,
+    relation="≤",
     rate=True,
 )
-def minima_of_covariances(subject: Subject) -> Verdict:
+def minima_of_covariances(check: Check, subject: Subject) -> None:
     """Descent next to one preimage is descent of 𝓛^k next to (K, Z_L); without it, 𝓛^k is not seen to fall either.
 
     Evidence, not proof: preimages are those with the same rays, some of them; that a preimage is a local minimum means
     that a search found no descent. A descent that is found, at steps down to 1e-5, is real.
     """
     net, X = subject.net, subject.X
-    names = SEARCHED
     size = sum(p.numel() for p in net.parameters())
     wide = spread(subject.trace())
     few = size <= PARAMETERS and len(X) <= SAMPLES and wide <= SPREAD_OF_COVARIANCES
     groups = [ray_groups(Z, tolerance=1e-9) for Z in representations(net, X)[:-1]]
     spare = sum(n - len(g) for n, g in zip(net.dims[1:-1], groups))
-    hypotheses = [
-        Hypothesis.of(names[0], bool(subject.ridge) and subject.Y is not None),
-        Hypothesis.of(names[1], few or None, f"{size} parameters, {len(X)} samples, s_1/s_r = {wide:.2g}"),
-        Hypothesis.of(names[2], spare > 0, f"{spare} neurons more than rays"),
-    ]
-    if any(h.status != "met" for h in hypotheses):
-        return not_applicable("C-feat-13", "≤", [*hypotheses, Hypothesis.of("a descent found, or stationary", None)])
+    check.assume(SEARCHED[0], bool(subject.ridge) and subject.Y is not None)
+    check.assume(SEARCHED[1], few or None, f"{size} parameters, {len(X)} samples, s_1/s_r = {wide:.2g}")
+    check.assume(SEARCHED[2], spare > 0, f"{spare} neurons more than rays")
+    check.require()
     others = preimages(subject)
     here = loss_of_covariances(net, subject)
     apart = [distance_of_covariances(net, other, X) for other in others]
-    descents = [search(other, subject) for other in others]
+    descents = [search_descent(other, subject) for other in others]
     # Steps that are too long for a steep loss show neither, and covariances see no change below their rounding.
     steep, rounding = max(one.gradient for one in descents), max(1e-8, 1e-14 * wide**2)
     found = [(i, one) for i, one in enumerate(descents) if one.found]
     clear = any(min(one.change) < -rounding for _, one in found) if found else steep <= STATIONARY
     what = f"{len(found)} of {len(others)} preimages with descent, gradient {steep:.2g} of the ridge's"
-    hypotheses.append(Hypothesis.of("a descent found, or stationary", clear or None, what))
-    if not clear:
-        return not_applicable("C-feat-13", "≤", hypotheses)
+    check.assume("a descent found, or stationary", clear or None, what)
+    check.require()
+    _consequence(check, subject, others, descents, here, rounding)
     details = {
         "least change next to each preimage": [one.change[-1] for one in descents],
         "distance of its covariances": apart,
     }
-    scale = 1.0 + distance_of_covariances(net, moved_network(net, flat(net), -1.0), X)
-    same = compare(
-        "C-feat-13",
+    scale = 1.0 + distance_of_covariances(net, moved_network(net, flattened(net), -1.0), X)
+    check.compare(
         [scale + value for value in apart],
         "=",
         scale,
         tolerance=1e-9,
-        hypotheses=hypotheses,
         where="covariances of the preimages",
         details=details,
     )
-    return worst(_consequence(subject, others, descents, here, rounding, hypotheses), same)
 
 
 def _consequence(
+    check: Check,
     subject: Subject,
     others: list[FullyConnected],
     descents: list[Descent],
     here: float,
     rounding: float,
-    hypotheses: list[Hypothesis],
-) -> Verdict:
+) -> None:
     """𝓛^k falls with the preimage of steepest descent; or else nowhere next to any of them."""
     index = min(range(len(others)), key=lambda i: min(descents[i].change) if descents[i].found else math.inf)
     best = descents[index]
     if best.found:
         steps = [i for i, change in enumerate(best.change) if change < -rounding]
-        size = float(flat(others[index]).norm())
+        size = float(flattened(others[index]).norm())
         points = [moved_network(others[index], best.direction, STEPS[i] * size) for i in steps]
-        return compare(
-            "C-feat-13",
+        check.compare(
             [loss_of_covariances(point, subject) - here for point in points],
             "≤",
             # 𝓛^k ≤ 𝓛 there: half of the descent leaves room for the rounding of eigenvalues.
             [0.5 * best.change[i] * here for i in steps],
             tolerance=0.0,
-            hypotheses=hypotheses,
             where=lambda i: f"preimage {index}, step {STEPS[steps[i]]:g}: (K, Z_L) is no local minimum",
             details={"distance of (K, Z_L)": [distance_of_covariances(p, subject.net, subject.X) for p in points]},
         )
+        return
     # A step at which new eigenvalues of the covariances, of its square, are above their rounding.
     middle = 1
     near = [
-        moved_network(other, one.direction, STEPS[middle] * float(flat(other).norm()))
+        moved_network(other, one.direction, STEPS[middle] * float(flattened(other).norm()))
         for other, one in zip(others, descents)
         if one.change[middle] >= 0.0
     ]
-    return compare(
-        "C-feat-13",
+    check.compare(
         [loss_of_covariances(point, subject) for point in near],
         "≥",
         here,
         tolerance=rounding,
-        hypotheses=hypotheses,
         where="no descent found next to any preimage, nor of 𝓛^k",
     )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._base import Check, Hypothesis, Subject, claim
 from isthmus.claims._evidence import gaussian_inputs, random_subject
-from isthmus.claims.features2022._maps import SPREAD_OF_COVARIANCES, spread
+from isthmus.claims.features2022._maps import SPREAD_OF_COVARIANCES, loss_of, spread
 from isthmus.constructions import (
     bipartite_optimum,
     constant_identity_path,
@@ -27,7 +27,6 @@ from isthmus.measures import (
     sigma_rank_bounds,
 )
 from isthmus.networks import FullyConnected
-from isthmus.objective import cost
 from isthmus.reformulations import certify_layer
 from isthmus.trace import activate, with_ones
 
@@ -42,7 +41,7 @@ ONE_BLOCK, CONVEX = "one block free", "convex cost"
 PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
-def wide_net() -> Subject:
+def crowded_net() -> Subject:
     """60 neurons on 5 samples, with biases."""
     return random_subject([3, 60, 8, 2], samples=5, seed=11)
 
@@ -58,18 +57,19 @@ def lower_bound(K: Tensor, K_sigma: Tensor, *, bias: float, slope: float) -> int
     paper="features2022",
     where="Lemma 10, §4.2",
     hypotheses=(IN_CONE,),
-    sample=wide_net,
+    sample=crowded_net,
+    relation="≤",
     erratum="Printed with Rank_cp(K^σ), which is false for β ≠ 0: one neuron and the bias make K^σ of rank 2.",
 )
-def neurons_of_a_pair(subject: Subject) -> Verdict:
+def neurons_of_a_pair(check: Check, subject: Subject) -> None:
     """Bounds from below ≤ neurons that are left of a layer at the same pair ≤ N(N+1), at every hidden layer.
 
     The neurons that are left are at least Rank_σ, so that a bound above their number is wrong.
     """
     net, N = subject.net, len(subject.X)
-    hypotheses = [Hypothesis.of(IN_CONE, net.depth > 1, f"{net.depth - 1} hidden layers")]
+    check.assume(IN_CONE, net.depth > 1, f"{net.depth - 1} hidden layers")
     if net.depth == 1 or N > LARGEST:
-        return not_applicable("C-feat-5", "≤", hypotheses, f"needs a hidden layer and N ≤ {LARGEST}")
+        check.not_applicable(f"needs a hidden layer and N ≤ {LARGEST}")
     Zs = representations(net, subject.X)
     lows, lefts, offs, names = [], [], [], []
     for ell, (Z, (K, K_sigma)) in enumerate(zip(Zs, covariances(Zs, slope=net.slope, bias=net.bias)), start=1):
@@ -80,27 +80,16 @@ def neurons_of_a_pair(subject: Subject) -> Verdict:
         scale = max(float(K.abs().max()), 1e-300), max(float(K_sigma.abs().max()), 1e-300)
         offs.append(max(_off(rows.mT @ rows, K) / scale[0], _off(S.mT @ S, K_sigma) / scale[1]))
         names.append(f"layer {ell}")
-    below = compare(
-        "C-feat-5",
+    check.compare(
         lows,
         "≤",
         lefts,
         tolerance=0.0,
-        hypotheses=hypotheses,
         where=lambda i: f"{names[i]}: the bound from below and the neurons left",
         details={"bound from below": lows, "neurons left": lefts},
     )
-    above = compare(
-        "C-feat-5",
-        lefts,
-        "≤",
-        float(N * (N + 1)),
-        tolerance=0.0,
-        hypotheses=hypotheses,
-        where=lambda i: f"{names[i]}: neurons left and N(N+1)",
-    )
-    same = compare("C-feat-5", offs, "≤", 1e-9, tolerance=0.0, hypotheses=hypotheses, where="the same pair")
-    return worst(below, above, same)
+    check.compare(lefts, "≤", float(N * (N + 1)), tolerance=0.0, where=lambda i: f"{names[i]}: neurons left and N(N+1)")
+    check.compare(offs, "≤", 1e-9, tolerance=0.0, where="the same pair")
 
 
 def reduced(Z: Tensor, slope: float) -> Tensor:
@@ -116,9 +105,10 @@ def reduced(Z: Tensor, slope: float) -> Tensor:
     paper="features2022",
     where="Prop. 5",
     hypotheses=(ONE_BLOCK, CONVEX),
-    sample=wide_net,
+    sample=crowded_net,
+    relation="≤",
 )
-def partial_convexity(subject: Subject) -> Verdict:
+def partial_convexity(check: Check, subject: Subject) -> None:
     """𝓛^k at (1−t)·pair + t·pair' ≤ (1−t)·𝓛^k + t·𝓛^k' for random pairs', at every hidden layer and for outputs.
 
     A point of the segment is the pair of the neurons √(1−t)·z and √t·z': that it is one shows the cone's convexity.
@@ -127,22 +117,20 @@ def partial_convexity(subject: Subject) -> Verdict:
     """
     net, N = subject.net, len(subject.X)
     free = int(subject.known.get("free", 1))
-    hypotheses = [
-        Hypothesis.of(ONE_BLOCK, free == 1, f"{free} free"),
-        Hypothesis.of(CONVEX, True, subject.loss if subject.Y is not None else "the norm alone"),
-    ]
-    if free != 1 or N > LARGEST:
-        return not_applicable("C-feat-11", "≤", hypotheses, "" if free != 1 else f"needs N ≤ {LARGEST}")
-    lhs, rhs, names = [], [], []
+    check.assume(ONE_BLOCK, free == 1, f"{free} free")
+    check.assume(CONVEX, True, subject.loss if subject.Y is not None else "the norm alone")
+    check.require()
+    if N > LARGEST:
+        check.not_applicable(f"needs N ≤ {LARGEST}")
+    places = []
     for block in range(1, net.depth + 1):
         for seed in range(3):
             here, ends = segment(subject, [block], other_end(subject, [block], seed))
             if not all(map(math.isfinite, ends)):
                 continue  # an infinite end bounds nothing
-            lhs += here
-            rhs += [(1 - t) * ends[0] + t * ends[1] for t in PLACES]
-            names += [f"{'outputs' if block == net.depth else f'layer {block}'}, t = {t}" for t in PLACES]
-    return compare("C-feat-11", lhs, "≤", rhs, tolerance=1e-9, hypotheses=hypotheses, where=lambda i: names[i])
+            name = "outputs" if block == net.depth else f"layer {block}"
+            places += [(x, (1 - t) * ends[0] + t * ends[1], f"{name}, t = {t}") for x, t in zip(here, PLACES)]
+    check.each(places, "≤", tolerance=1e-9)
 
 
 def other_end(subject: Subject, blocks: Sequence[int], seed: int) -> list[Tensor]:
@@ -208,13 +196,10 @@ def doubled_bipartite() -> Subject:
     return Subject(split, torch.eye(6, dtype=torch.float64))
 
 
-def loss_of(subject: Subject, net: FullyConnected | None = None) -> float:
+def loss_on(subject: Subject, net: FullyConnected | None = None) -> float:
     """C + λ‖θ‖² of the subject's network, or of another on its data."""
-    made = subject.net if net is None else net
-    outputs = made.trace(subject.X).outputs
-    Y = torch.as_tensor(subject.Y)
-    ridge = subject.ridge or 0.0
-    return float(cost(outputs, Y, subject.loss)) + ridge * parameter_norms(made).total
+    made, Y = subject.net if net is None else net, torch.as_tensor(subject.Y)
+    return loss_of(made, subject.X, Y, subject.ridge or 0.0, subject.loss)
 
 
 def least_loss(subject: Subject) -> float | None:
@@ -244,51 +229,44 @@ def least_loss(subject: Subject) -> float | None:
     where="Props 6 and 7",
     hypotheses=(GLOBAL, HOMOGENEOUS),
     sample=plateau_family,
+    relation="≥",
 )
-def plateau(subject: Subject) -> Verdict:
+def loss_plateau(check: Check, subject: Subject) -> None:
     """Losses of global minima by width, and the two moves of the proof on each: dead neurons, Carathéodory's reduction.
 
     ``known["family"]`` holds networks of growing widths on one task. That they are global minima is known where a loss
     equals a lower bound for its widths, and refuted where a narrower member does better.
     """
-    unknown = [Hypothesis.of(GLOBAL, None), Hypothesis.of(HOMOGENEOUS, True, f"slope {subject.net.slope:g}")]
+    check.assume(HOMOGENEOUS, True, f"slope {subject.net.slope:g}")
     family: list[Subject] = list(subject.known.get("family", ()))
     if len(family) < 2 or any(one.Y is None or one.ridge is None for one in family) or len(family[0].X) > LARGEST:
-        return not_applicable("C-feat-4", "≥", unknown, f"needs a family with targets and ridge, N ≤ {LARGEST}")
+        check.not_applicable(f"needs a family with targets and ridge, N ≤ {LARGEST}")
     N = len(family[0].X)
     nested = all(
         a.net.depth == b.net.depth and all(m <= n for m, n in zip(a.net.dims, b.net.dims))
         for a, b in zip(family, family[1:])
     )
     if not nested:
-        return not_applicable("C-feat-4", "≥", unknown, "needs members of one depth, each at least as wide as the last")
-    losses = [loss_of(one) for one in family]
-    hypotheses = [_global_minima(family, losses), unknown[1]]
-    if hypotheses[0].status != "met":
-        return not_applicable("C-feat-4", "≥", hypotheses)
+        check.not_applicable("needs members of one depth, each at least as wide as the last")
+    losses = [loss_on(one) for one in family]
+    check.add(_global_minima(family, losses))
+    check.require()
     names = ["/".join(map(str, one.net.dims[1:-1])) for one in family]
-    falls = compare(
-        "C-feat-4",
+    check.compare(
         losses[:-1],
         "≥",
         losses[1:],
         tolerance=1e-9,
-        hypotheses=hypotheses,
         where=lambda i: f"widths {names[i]} and {names[i + 1]}",
         details={"loss": losses, "width": [float(max(one.net.dims[1:-1])) for one in family]},
     )
-    wider = [loss_of(one, widened(one.net)) for one in family]
-    fewer = [loss_of(one, narrowed(one)) for one in family]
-    moves = [
-        compare("C-feat-4", wider, "=", losses, tolerance=1e-12, hypotheses=hypotheses, where="with dead neurons"),
-        compare("C-feat-4", fewer, "≤", losses, tolerance=1e-9, hypotheses=hypotheses, where="reduced to ≤ N(N+1)"),
-    ]
+    wider = [loss_on(one, widened(one.net)) for one in family]
+    fewer = [loss_on(one, narrowed(one)) for one in family]
+    check.compare(wider, "=", losses, tolerance=1e-12, where="with dead neurons")
+    check.compare(fewer, "≤", losses, tolerance=1e-9, where="reduced to ≤ N(N+1)")
     flat = [loss for one, loss in zip(family, losses) if min(one.net.dims[1:-1]) >= N * (N + 1)]
     if len(flat) > 1:
-        moves.append(
-            compare("C-feat-4", flat[1:], "=", flat[0], tolerance=1e-9, hypotheses=hypotheses, where="the plateau")
-        )
-    return worst(falls, *moves)
+        check.compare(flat[1:], "=", flat[0], tolerance=1e-9, where="the plateau")
 
 
 def _global_minima(family: list[Subject], losses: list[float]) -> Hypothesis:
@@ -339,7 +317,7 @@ def realised(Zs: list[Tensor], X: Tensor, like: FullyConnected) -> FullyConnecte
     hypotheses=(ADMISSIBLE, CONDITIONED, ENOUGH),
     sample=doubled_bipartite,
 )
-def widths_and_rank(subject: Subject) -> Verdict:
+def widths_and_rank(check: Check, subject: Subject) -> None:
     """A network of the fewest neurons found has the same covariances and outputs, and no fewer than the bound are used.
 
     ``known["widths"]`` are the hidden widths asked for, those of the fewest neurons found unless given; where they are
@@ -347,14 +325,12 @@ def widths_and_rank(subject: Subject) -> Verdict:
     the gradient supports the cone at its pair, as nearly as the proof allows: :func:`off_the_border`.
     """
     net, N = subject.net, len(subject.X)
-    names = [Hypothesis.of(name, None) for name in (ADMISSIBLE, CONDITIONED, ENOUGH)]
-    names[0] = Hypothesis.of(ADMISSIBLE, True, "of a network")
+    check.assume(ADMISSIBLE, True, "of a network")
     if net.depth == 1 or N > LARGEST:
-        return not_applicable("C-feat-12", "=", names, f"needs a hidden layer and N ≤ {LARGEST}")
+        check.not_applicable(f"needs a hidden layer and N ≤ {LARGEST}")
     wide = spread(subject.trace())
-    names[1] = Hypothesis.of(CONDITIONED, wide <= SPREAD_OF_COVARIANCES or None, f"s_1/s_r = {wide:.2g}")
-    if names[1].status != "met":
-        return not_applicable("C-feat-12", "=", names)
+    check.assume(CONDITIONED, wide <= SPREAD_OF_COVARIANCES or None, f"s_1/s_r = {wide:.2g}")
+    check.require()
     Zs = list(representations(net, subject.X))
     pairs = covariances(Zs, slope=net.slope, bias=net.bias)
     rows = [reduced(Z, net.slope) for Z in Zs[:-1]]
@@ -362,10 +338,8 @@ def widths_and_rank(subject: Subject) -> Verdict:
     asked = [int(n) for n in subject.known.get("widths", [len(Z) for Z in rows])]
     lows, ups = [one.lower for one in bounds], [len(Z) for Z in rows]
     enough = all(n >= up for n, up in zip(asked, ups)) or (False if any(map(int.__lt__, asked, lows)) else None)
-    text = f"widths {asked}, {lows} ≤ Rank_σ ≤ {ups}"
-    hypotheses = [*names[:2], Hypothesis.of(ENOUGH, enough, text)]
-    if not enough:
-        return not_applicable("C-feat-12", "=", hypotheses)
+    check.assume(ENOUGH, enough, f"widths {asked}, {lows} ≤ Rank_σ ≤ {ups}")
+    check.require()
     padded = [torch.cat([Z, Z.new_zeros(n - len(Z), N)]) for Z, n in zip(rows, asked)]
     made = realised([*padded, Zs[-1]], subject.X, net)
     again = representations(made, subject.X)
@@ -375,31 +349,24 @@ def widths_and_rank(subject: Subject) -> Verdict:
         for a, b in zip(new, old)
     ]
     offs.append(float((again[-1] - Zs[-1]).abs().max()) / max(float(Zs[-1].abs().max()), 1e-300))
-    same = compare("C-feat-12", offs, "≤", 1e-7, tolerance=0.0, hypotheses=hypotheses, where="pairs and outputs")
     # Both sides of Prop. 8 meet where the bounds do.
     details = {"at least": [float(n) for n in lows], "realised with": [float(n) for n in ups]}
-    needed = compare(
-        "C-feat-12",
+    check.compare(
         [float(n) for n in lows],
         "≤",
         [float(n) for n in ups],
         tolerance=0.0,
-        hypotheses=hypotheses,
         where=lambda i: f"layer {i + 1}: Rank_σ at least, and realised with",
         details=details,
     )
+    check.compare(offs, "≤", 1e-7, tolerance=0.0, where="pairs and outputs")
     terms = representation_cost_terms(Zs, subject.X, slope=net.slope, bias=net.bias)
-    norm = parameter_norms(made).total
-    least = compare("C-feat-12", norm, "=", sum(terms), tolerance=1e-7, hypotheses=hypotheses, where="‖θ‖² of both")
+    check.compare(parameter_norms(made).total, "=", sum(terms), tolerance=1e-7, where="‖θ‖² of both")
     proof = certify_layer(net, subject.X, net.depth - 1, patterns=0)
-    parts = [needed, same, least]
     if proof.verdict == "certified":
         where = "⟨∇, (K, K^σ − β²11ᵀ)⟩ at an optimal pair"
         most = off_the_border(max(proof.value - proof.lower_bound, ROUNDING * proof.value), terms[-2])
-        parts.append(
-            compare("C-feat-12", proof.complementarity, "≤", most, tolerance=0.0, hypotheses=hypotheses, where=where)
-        )
-    return worst(*parts)
+        check.compare(proof.complementarity, "≤", most, tolerance=0.0, where=where)
 
 
 def off_the_border(gap: float, spent: float) -> float:

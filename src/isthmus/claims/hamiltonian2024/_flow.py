@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._base import Check, Hypothesis, Subject, Verdict, claim
 from isthmus.claims._evidence import fit_exponent, gaussian_inputs
 from isthmus.constructions import FlowNetwork, flow_network
 from isthmus.linalg import log_pseudo_determinant, numerical_rank
@@ -167,8 +167,17 @@ def path_of(subject: Subject) -> tuple[Path | None, list[Hypothesis]]:
     return Path(trace, Bs, residual) if critical.status == "met" else None, [leak, given, critical]
 
 
+def critical_path(check: Check, subject: Subject) -> Path:
+    """The path of a critical point; of other networks nothing is said."""
+    path, hypotheses = path_of(subject)
+    check.add(*hypotheses)
+    if path is None:
+        check.not_applicable()
+    return path
+
+
 @dataclass(frozen=True)
-class Place:
+class StepIdentity:
     """An identity at one step: both sides, and by how much the step's own residual and rounding may part them."""
 
     lhs: float
@@ -183,12 +192,7 @@ class Place:
         return max(abs(self.lhs), abs(self.rhs), 1e-300)
 
 
-def identities(
-    identity: str,
-    places: Sequence[Place],
-    hypotheses: Sequence[Hypothesis],
-    details: Mapping[str, Sequence[float]],
-) -> Verdict:
+def identities(check: Check, places: Sequence[StepIdentity], details: Mapping[str, Sequence[float]]) -> Verdict:
     """Both sides equal at every place, up to its own allowance; where this exceeds ``JUDGED`` the place is left out.
 
     Of a short step with any weights the residual of the whole path says nothing.
@@ -196,40 +200,27 @@ def identities(
     kept = [place for place in places if not place.residual > JUDGED * place.size]
     if len(kept) < len(places):
         missing = f"too far off at {len(places) - len(kept)} of {len(places)} places to be judged there"
-        hypotheses = [
-            Hypothesis.of(h.name, bool(kept) or None, f"{h.found}; {missing}") if h.name == NAMES[2] else h
-            for h in hypotheses
-        ]
-    return compare(
-        identity,
+        critical = next(h for h in check.hypotheses if h.name == NAMES[2])
+        check.assume(critical.name, bool(kept) or None, f"{critical.found}; {missing}")
+    return check.compare(
         [place.lhs for place in kept],
         "=",
         [place.rhs for place in kept],
         tolerance=[(place.rounding + place.residual) / place.size for place in kept],
-        hypotheses=hypotheses,
-        where=lambda i: kept[i].name,
+        where=[place.name for place in kept],
         details=details,
     )
 
 
-def first_order(identity: str, what: str, family: Sequence[Subject], errors: Sequence[float]) -> Verdict | None:
+def first_order(check: Check, what: str, family: Sequence[Subject], errors: Sequence[float]) -> Verdict | None:
     """Whether ``errors`` vanish like 1/L over networks of L steps; None with fewer than three that are not rounding."""
     pairs = [(float(one.net.layers), error) for one, error in zip(family, errors) if error > 1e-12]
     if len({layers for layers, _ in pairs}) < 3:
         return None
     rate = fit_exponent(*zip(*pairs))
     details = {f"{what}, by L": [error for _, error in pairs], f"exponent of {what}": rate.numbers}
-    met = [Hypothesis.of("family", True)]
-    return compare(
-        identity,
-        rate.value,
-        "≤",
-        -1.0 + ORDER_ROOM,
-        tolerance=0.0,
-        hypotheses=met,
-        where=f"exponent in L of {what}",
-        details=details,
-    )
+    where = f"exponent in L of {what}"
+    return check.compare(rate.value, "≤", -1.0 + ORDER_ROOM, tolerance=0.0, where=where, details=details)
 
 
 def family_of(subject: Subject) -> list[Subject]:
@@ -261,16 +252,14 @@ FACTOR = 2.0
     erratum="On steps the identity needs the pairs (A_(ℓ−1), B_ℓ); equal indices leave a residual.",
     about="a leaky ResNet",
 )
-def conserved_hamiltonian(subject: Subject) -> Verdict:
+def conserved_hamiltonian(check: Check, subject: Subject) -> None:
     """−(2/L̃)𝓗 = ‖A‖²_{K+γI} − ‖∂_pA/L̃ + γB‖²_{K+γI} + γ‖B‖² at every step, and 𝓗 drifts by O(1/L) over a family.
 
     With W = L̃Bσ(A)ᵀ + D the difference of the sides is at most 2‖∂_pA/L̃ + γB‖‖D‖/L̃ + 3‖D‖²/L̃², because
     ‖Dσ(A)‖_{K+γI} ≤ ‖D‖: that is the step's tolerance beyond rounding. ``known["family"]`` has networks on more and
     more steps for one start; without it only the identity is judged, and the drift shown.
     """
-    path, hypotheses = path_of(subject)
-    if path is None:
-        return not_applicable("C-ham-4", "=", hypotheses)
+    path = critical_path(check, subject)
     places, L_tilde = [], path.L_tilde
     for ell, step in enumerate(path.steps(), start=1):
         for share in SHARES:
@@ -280,12 +269,10 @@ def conserved_hamiltonian(subject: Subject) -> Verdict:
             lhs = identity + gamma * float(step.B.square().sum())
             rhs = moving - 2.0 / L_tilde * step.hamiltonian
             name = f"step {ell}, γ = {share:g}‖K‖"
-            places.append(Place(lhs, rhs, left_by(step, moving, L_tilde), IDENTITY * max(lhs, abs(rhs)), name))
+            places.append(StepIdentity(lhs, rhs, left_by(step, moving, L_tilde), IDENTITY * max(lhs, abs(rhs)), name))
     H = path.hamiltonians()
-    verdict = identities("C-ham-4", places, hypotheses, {"𝓗 by step": H, "drift of 𝓗": [drift(H)]})
-    if verdict.status == "not applicable":
-        return verdict
-    return _with_rate("C-ham-4", "drift of 𝓗", verdict, subject, lambda member: drift(member.hamiltonians()))
+    identities(check, places, {"𝓗 by step": H, "drift of 𝓗": [drift(H)]})
+    _rate(check, "drift of 𝓗", subject, lambda member: drift(member.hamiltonians()))
 
 
 def left_by(step: Step, moving: float, L_tilde: float) -> float:
@@ -300,16 +287,16 @@ def drift(H: list[float]) -> float:
     return float((values.max() - values.min()) / values.median().abs().clamp_min(1e-300))
 
 
-def _with_rate(identity: str, what: str, verdict: Verdict, subject: Subject, error: Callable[[Path], float]) -> Verdict:
-    """``verdict``, joined by whether ``error`` of the paths of the family vanishes like 1/L."""
+def _rate(check: Check, what: str, subject: Subject, error: Callable[[Path], float]) -> None:
+    """Whether ``error`` of the paths of the family vanishes like 1/L."""
     family, errors = family_of(subject), []
     for member in family:
         path, hypotheses = path_of(member)
         if path is None:
-            return not_applicable(identity, "=", [*verdict.hypotheses[:-1], hypotheses[-1]])
+            check.add(hypotheses[-1])
+            check.not_applicable()
         errors.append(error(path))
-    rate = first_order(identity, what, family, errors)
-    return verdict if rate is None else worst(verdict, replace(rate, hypotheses=verdict.hypotheses))
+    first_order(check, what, family, errors)
 
 
 @claim(
@@ -320,42 +307,28 @@ def _with_rate(identity: str, what: str, verdict: Verdict, subject: Subject, err
     where="Thm 4 and Thm 8",
     hypotheses=NAMES,
     sample=flow_sample,
+    relation="≤",
     erratum="Printed with γc in place of √γ c, which fails on integrated flows, and with the root of a number that may "
     "be negative.",
     about="a leaky ResNet",
 )
-def stable_energies(subject: Subject) -> Verdict:
+def stable_energies(check: Check, subject: Subject) -> None:
     """All four inequalities of Thm 4, for one γ and for γ_p = γ_0‖K_p‖_op, on a discrete path.
 
     At a critical point (2) is exact for every step with its own 𝓗_ℓ; (1) with the largest 𝓗_ℓ on its upper and the
     least on its lower side, which are equal in the limit. For W = L̃Bσ(A)ᵀ + D the triangle inequality adds ‖D‖/L̃ to
     each √γ c (docs/notes/mechanics.md).
     """
-    path, hypotheses = path_of(subject)
-    if path is None:
-        return not_applicable("C-ham-5", "≤", hypotheses)
+    path = critical_path(check, subject)
     steps = path.steps()
-    lhs: list[float] = []
-    rhs: list[float] = []
-    names: list[str] = []
+    places = []
     for share in SHARES:
         own = [share * step.norm.top or 1.0 for step in steps]
         middle = float(torch.tensor(own, dtype=torch.float64).median())
         for gammas, kind in ((own, f"γ_p = {share:g}‖K_p‖"), ([middle] * len(steps), f"γ = {middle:.3g}")):
-            for left, right, where in _inequalities(steps, gammas, path.L_tilde):
-                lhs.append(left)
-                rhs.append(right)
-                names.append(f"{where}, {kind}")
-    return compare(
-        "C-ham-5",
-        lhs,
-        "≤",
-        rhs,
-        tolerance=IDENTITY,
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-        details={"𝓗 by step": [step.hamiltonian for step in steps]},
-    )
+            sides = _inequalities(steps, gammas, path.L_tilde)
+            places += [(left, right, f"{where}, {kind}") for left, right, where in sides]
+    check.each(places, "≤", tolerance=IDENTITY, details={"𝓗 by step": [step.hamiltonian for step in steps]})
 
 
 def reach(gamma: float, size: float) -> float:
@@ -396,15 +369,13 @@ def _inequalities(steps: list[Step], gammas: list[float], L_tilde: float) -> lis
     erratum="Printed with the factor L̃: the proof forgets that W_(r(q)) moves with r. The bias is part of ‖W‖².",
     about="a leaky ResNet",
 )
-def growth_by_biases(subject: Subject) -> Verdict:
+def growth_by_biases(check: Check, subject: Subject) -> None:
     """Tr[B_ℓA_ℓᵀ] = Tr[B_{ℓ-1}A_{ℓ-1}ᵀ] + ρ_ℓ‖b_ℓ‖²/L̃, exactly; ‖W_ℓ‖² = ‖W_1‖² + 2L̃Σρ‖b‖² up to O(1/L) over a family.
 
     At any weights the left side grows by ρ_ℓ⟨B_ℓ1, b_ℓ⟩ (homogeneity of σ), and B_ℓ1 = b_ℓ/L̃ at critical points: what
     a residual D leaves is ρ_ℓ‖D_b‖‖b_ℓ‖/L̃, the step's tolerance beyond rounding.
     """
-    path, hypotheses = path_of(subject)
-    if path is None:
-        return not_applicable("C-ham-7", "=", hypotheses)
+    path = critical_path(check, subject)
     trace, width = path.trace, path.trace.width
     products = [float((B * trace.A(ell)).sum()) for ell, B in enumerate(path.Bs)]
     places = []
@@ -414,12 +385,11 @@ def growth_by_biases(subject: Subject) -> Verdict:
         b, rho = W[:, width:], float(trace.rho[ell - 1])
         grown = products[ell - 1] + 0.5 * FACTOR * rho * float(b.square().sum()) / path.L_tilde
         left = rho * float(path.off(ell)[:, width:].norm()) * float(b.norm()) / path.L_tilde
-        places.append(Place(products[ell], grown, left, rounding, f"step {ell}"))
+        places.append(StepIdentity(products[ell], grown, left, rounding, f"step {ell}"))
     details = {"Tr[BAᵀ] by position": products, "‖W‖² by step": [float(W.square().sum()) for W in trace.Ws]}
-    verdict = identities("C-ham-7", places, hypotheses, details)
-    if verdict.status == "not applicable" or trace.bias == 0.0:
-        return verdict
-    return _with_rate("C-ham-7", "error of ‖W_p‖²", verdict, subject, _growth_error)
+    identities(check, places, details)
+    if trace.bias != 0.0:
+        _rate(check, "error of ‖W_p‖²", subject, _growth_error)
 
 
 def _growth_error(path: Path) -> float:
@@ -449,31 +419,26 @@ CONDITION = 1e5
     sample=linear_flow,
     about="a leaky ResNet",
 )
-def separated_time_scales(subject: Subject) -> Verdict:
+def separated_time_scales(check: Check, subject: Subject) -> None:
     """‖A‖²_K = ‖∂_pA/L̃‖²_K − (2/L̃)𝓗 at every step where σ(A) can rebuild A, exactly at critical points.
 
     For linear networks without bias the sum Σρ⟨∂_pA, A⟩_K differs from the integral by a remainder that is bounded step
     by step, and vanishes like ρ: see :func:`cross_term`.
     """
-    path, hypotheses = path_of(subject)
-    if path is None:
-        return not_applicable("C-ham-9", "=", [*hypotheses, Hypothesis.of(INCLUSION, None)])
+    path = critical_path(check, subject)
     included = [(ell, step) for ell, step in enumerate(path.steps(), start=1) if _rebuilt(step)]
-    found = f"at {len(included)} of {path.trace.depth} steps"
-    hypotheses = [*hypotheses, Hypothesis.of(INCLUSION, bool(included), found)]
+    check.assume(INCLUSION, bool(included), f"at {len(included)} of {path.trace.depth} steps")
     places = []
     for ell, step in included:
         lhs = step.norm.square(step.A)
         moving = step.norm.square(step.dA) / path.L_tilde**2
         rhs = moving - 2.0 / path.L_tilde * step.hamiltonian
         places.append(
-            Place(lhs, rhs, left_by(step, moving, path.L_tilde), IDENTITY * max(lhs, abs(rhs)), f"step {ell}")
+            StepIdentity(lhs, rhs, left_by(step, moving, path.L_tilde), IDENTITY * max(lhs, abs(rhs)), f"step {ell}")
         )
-    verdict = identities("C-ham-9", places, hypotheses, {"‖A‖²_K by step": [place.lhs for place in places]})
-    if verdict.status == "not applicable" or path.trace.slope != 1.0 or path.trace.bias != 0.0:
-        return verdict
-    linear = _linear_part(path, verdict)
-    return verdict if linear is None else worst(verdict, linear)
+    identities(check, places, {"‖A‖²_K by step": [place.lhs for place in places]})
+    if path.trace.slope == 1.0 and path.trace.bias == 0.0:
+        _linear_part(check, path)
 
 
 def _rebuilt(step: Step) -> bool:
@@ -482,22 +447,19 @@ def _rebuilt(step: Step) -> bool:
     return trusted and math.isfinite(step.norm.square(step.A)) and math.isfinite(step.norm.square(step.dA))
 
 
-def _linear_part(path: Path, verdict: Verdict) -> Verdict | None:
-    """|Σρ⟨∂_pA, A⟩_K − log|A_L|_+ + log|A_0|_+| ≤ the remainder; None where steps are too long for one."""
+def _linear_part(check: Check, path: Path) -> None:
+    """|Σρ⟨∂_pA, A⟩_K − log|A_L|_+ + log|A_0|_+| ≤ the remainder; nothing where steps are too long for one."""
     whole, change, remainder = cross_term(path.trace)
     if not math.isfinite(remainder):
-        return None
-    part = compare(
-        "C-ham-9",
+        return
+    check.compare(
         abs(whole - change),
         "≤",
         remainder + IDENTITY * max(1.0, abs(whole), abs(change)),
         tolerance=0.0,
-        hypotheses=verdict.hypotheses,
         where="cross term",
         details={"cross term, change of log|A|_+, bound of their difference": [whole, change, remainder]},
     )
-    return replace(part, hypotheses=verdict.hypotheses)
 
 
 def cross_term(trace: LeakyTrace) -> tuple[float, float, float]:

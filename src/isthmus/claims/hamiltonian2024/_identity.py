@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import CLAIMS, Hypothesis, Subject, Verdict, claim, compare, not_applicable, worst
+from isthmus.claims._base import Check, Hypothesis, Subject, claim
 from isthmus.claims._evidence import gaussian_inputs
 from isthmus.constructions._paths import constant_identity_path
 from isthmus.linalg import numerical_rank
@@ -71,15 +71,16 @@ def _bare_cost(norm: KernelNorm, A: Tensor) -> float:
     where="Prop. 1",
     hypotheses=("|slope| ≤ 1", "Im Aᵀ ⊂ Im σ̄(A)ᵀ"),
     sample=signed_representation,
+    relation="≥",
     erratum="Printed next to costs with bias and with γ, for which the bounds are wrong.",
     about="a leaky ResNet",
 )
-def identity_cost_and_dimension(subject: Subject) -> Verdict:
+def identity_cost_and_dimension(check: Check, subject: Subject) -> None:
     """‖A‖²_K̄ ≥ ‖A‖_*²/‖A‖² ≥ ‖A‖²/‖A‖_op² at every representation of the path that its activations can rebuild.
 
     From A = (Aσ̄(A)⁺)σ̄(A): ‖A‖_* ≤ ‖Aσ̄(A)⁺‖‖σ̄(A)‖, and ‖σ̄(A)‖ ≤ ‖A‖ for |slope| ≤ 1.
     """
-    lhs, rhs, names = [], [], []
+    places = []
     slope = subject.net.slope
     whole = _representations(subject)
     seen = 0
@@ -93,28 +94,14 @@ def identity_cost_and_dimension(subject: Subject) -> Verdict:
             continue
         seen += 1
         dimension, least = identity_cost_bounds(R)
-        lhs += [cost, dimension]
-        rhs += [dimension, least]
-        names += [f"position {ell}"] * 2
+        places += [(cost, dimension, f"position {ell}"), (dimension, least, f"position {ell}")]
         if float(A.min()) >= 0.0:
             # Both directions of the equality.
-            rank = float(numerical_rank(A))
-            lhs += [cost, rank]
-            rhs += [rank, cost]
-            names += [f"position {ell}, A ≥ 0: the rank"] * 2
-    hypotheses = [
-        Hypothesis.of("|slope| ≤ 1", abs(slope) <= 1, f"slope {slope:g}"),
-        Hypothesis.of("Im Aᵀ ⊂ Im σ̄(A)ᵀ", seen > 0, f"at {seen} of {len(whole)} positions"),
-    ]
-    return compare(
-        "C-ham-1",
-        lhs,
-        "≥",
-        rhs,
-        tolerance=1e-9,
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-    )
+            rank, name = float(numerical_rank(A)), f"position {ell}, A ≥ 0: the rank"
+            places += [(cost, rank, name), (rank, cost, name)]
+    check.assume("|slope| ≤ 1", abs(slope) <= 1, f"slope {slope:g}")
+    check.assume("Im Aᵀ ⊂ Im σ̄(A)ᵀ", seen > 0, f"at {seen} of {len(whole)} positions")
+    check.each(places, "≥", tolerance=1e-9)
 
 
 STABLE = ("critical in scale", "no descent by deformation found", "no descent by an added neuron found")
@@ -130,31 +117,31 @@ STABLE = ("critical in scale", "no descent by deformation found", "no descent by
     sample=stable_minimum,
     about="a leaky ResNet",
 )
-def stable_minima(subject: Subject) -> Verdict:
+def stable_minima(check: Check, subject: Subject) -> None:
     """A ≥ 0 and ‖A‖²_K = ‖A‖²_K̄ = Rank A at representations that are stable minima, as far as a search can tell.
 
     That a representation is a minimum is evidence and no proof: nothing lower was found among deformations of A and
     neurons z appended to it. For ReLU, up to 64 neurons and samples.
     """
     if subject.net.slope != 0.0:
-        return not_applicable("C-ham-2", "=", [Hypothesis.of(n, None) for n in STABLE], "needs ReLU (slope 0)")
-    lhs, rhs, names = [], [], []
+        check.not_applicable("needs ReLU (slope 0)")
+    places = []
     shown: list[Hypothesis] | None = None
     nearest, best = [Hypothesis.of(name, None) for name in STABLE], (-2, 0.0)
     for ell, A in _representations(subject):
         hypotheses, order = _stability(A)
         if all(h.status == "met" for h in hypotheses):
             with_bias, rank = cost_of_identity(A), float(numerical_rank(A))
-            lhs += [with_bias, cost_of_identity(A, bias=0.0), float(A.clamp_min(0.0).square().sum())]
-            rhs += [rank, rank, float(A.square().sum())]
-            names += [f"position {ell}: {what}" for what in ("with bias", "without bias", "‖σ̄(A)‖² = ‖A‖²")]
+            positive, whole = float(A.clamp_min(0.0).square().sum()), float(A.square().sum())
+            places.append((with_bias, rank, f"position {ell}: with bias"))
+            places.append((cost_of_identity(A, bias=0.0), rank, f"position {ell}: without bias"))
+            places.append((positive, whole, f"position {ell}: ‖σ̄(A)‖² = ‖A‖²"))
             shown = shown or hypotheses
         elif order > best:
             best = order
             nearest = [Hypothesis(h.name, h.status, h.found and f"{h.found} at position {ell}") for h in hypotheses]
-    if shown is None:
-        return not_applicable("C-ham-2", "=", nearest)
-    return compare("C-ham-2", lhs, "=", rhs, tolerance=1e-8, hypotheses=shown, where=lambda i: names[i])
+    check.add(*(shown or nearest))
+    check.each(places, "=", tolerance=1e-8)
 
 
 def _stability(A: Tensor) -> tuple[list[Hypothesis], tuple[int, float]]:
@@ -189,53 +176,44 @@ def _stability(A: Tensor) -> tuple[list[Hypothesis], tuple[int, float]]:
     erratum="Printed for local minima, whose end is then a saddle; the path and the descent need no minimum.",
     about="a leaky ResNet",
 )
-def constant_cost_path(subject: Subject) -> Verdict:
+def constant_cost_path(check: Check, subject: Subject) -> None:
     """‖A_t‖²_K = ‖Â‖²_K for t ∈ [0, 1], with and without bias, and a lower cost next to A_1: it is no local minimum.
 
     Where the cost without bias is infinite only that with bias is judged.
     """
     if subject.net.slope != 0.0:
-        names = CLAIMS["C-ham-3"].hypotheses
-        return not_applicable("C-ham-3", "=", [Hypothesis.of(n, None) for n in names], "needs ReLU (slope 0)")
+        check.not_applicable("needs ReLU (slope 0)")
     found = _representations(subject)
     w, N = found[0][1].shape
-    enough = Hypothesis.of("w > N(N+1)", w > N * (N + 1), f"w = {w}, N(N+1) = {N * (N + 1)}")
+    check.assume("w > N(N+1)", w > N * (N + 1), f"w = {w}, N(N+1) = {N * (N + 1)}")
     signed = [(ell, A) for ell, A in found if float(A.min()) < 0.0]
-    count = f"at {len(signed)} of {len(found)} positions"
-    hypotheses = [enough, Hypothesis.of("a negative entry", bool(signed), count)]
-    if enough.status != "met" or not signed:
-        return not_applicable("C-ham-3", "=", hypotheses)
+    check.assume("a negative entry", bool(signed), f"at {len(signed)} of {len(found)} positions")
+    check.require()
     negative = [(ell, A) for ell, A in signed if math.isfinite(cost_of_identity(A))]
     if not negative:
-        return not_applicable("C-ham-3", "=", hypotheses, "the cost of identity is infinite")
-    lhs, rhs, names, lower, start = [], [], [], [], []
+        check.not_applicable("the cost of identity is infinite")
+    places, lower, start = [], [], []
     for ell, A in negative[:: -(-len(negative) // POSITIONS)]:
         path = constant_identity_path(A)
-        lhs.append(float(max(path.kept - N * (N + 1), 0)))
-        rhs.append(0.0)
-        names.append(f"position {ell}: neurons beyond N(N+1)")
+        places.append((float(max(path.kept - N * (N + 1), 0)), 0.0, f"position {ell}: neurons beyond N(N+1)"))
         for bias in (1.0, 0.0):
             cost = cost_of_identity(A, bias=bias)
             if math.isinf(cost):
                 continue
             for t in (0.25, 0.5, 0.75, 1.0):
-                lhs.append(cost_of_identity(path.at(t), bias=bias))
-                rhs.append(cost)
-                names.append(f"position {ell}: t = {t}, bias {bias:g}")
+                there = cost_of_identity(path.at(t), bias=bias)
+                places.append((there, cost, f"position {ell}: t = {t}, bias {bias:g}"))
         start.append(cost_of_identity(A))
         lower.append(lower_neighbour(path.at(1.0)))
-    same = compare("C-ham-3", lhs, "=", rhs, tolerance=1e-8, hypotheses=hypotheses, where=lambda i: names[i])
-    descent = compare(
-        "C-ham-3",
+    check.each(places, "=", tolerance=1e-8)
+    check.compare(
         [value - first for value, first in zip(lower, start)],
         "≤",
         [-1e-9 * first for first in start],
         tolerance=0.0,
-        hypotheses=hypotheses,
         where="descent from the end",
         details={"cost at the start": start, "cost next to the end": lower},
     )
-    return worst(same, descent)
 
 
 def lower_neighbour(A: Tensor) -> float:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, unmet
-from isthmus.claims._evidence import fit_exponent, lacking
+from isthmus.claims._base import Check, Subject, claim, unmet
+from isthmus.claims._evidence import fit_exponent
 from isthmus.claims.hamiltonian2024._flow import ORDER_ROOM, Path, as_subject, path_of
 from isthmus.constructions import steady_path
 from isthmus.objective import cost
@@ -56,11 +56,12 @@ FALLS = -1e-3
     where="Prop. 5 and Prop. 9",
     hypotheses=HYPOTHESES,
     sample=deepening_family,
+    relation="≤",
     erratum="Prop. 5 also needs minima that are stable under adding a neuron.",
     rate=True,
     about="a leaky ResNet",
 )
-def non_negative_inside(subject: Subject) -> Verdict:
+def non_negative_inside(check: Check, subject: Subject) -> None:
     """‖[A_{p₀}]₋‖²/‖A_{p₀}‖² falls with L̃, and so do the distances of −(2/L̃)𝓗 and min_p‖A_p‖²_K from an integer.
 
     ``known["family"]`` has Subjects of growing L̃, ``known["p0"]`` is p₀ (½ unless given). That a member is a minimum is
@@ -70,38 +71,36 @@ def non_negative_inside(subject: Subject) -> Verdict:
     """
     family: list[Subject] = sorted(subject.known.get("family", ()), key=lambda one: one.net.effective_depth)
     if not family:
-        return lacking("C-ham-6", "≤", "needs known['family']: subjects of growing L̃")
+        check.not_applicable("needs known['family']: subjects of growing L̃")
     p0 = float(subject.known.get("p0", 0.5))
     depths = [one.net.effective_depth for one in family]
-    unknown = [Hypothesis.of(name, None) for name in HYPOTHESES]
-    unknown[0] = Hypothesis.of(HYPOTHESES[0], len(set(depths)) >= 3, f"L̃ = {', '.join(f'{d:g}' for d in depths)}")
+    check.assume(HYPOTHESES[0], len(set(depths)) >= 3, f"L̃ = {', '.join(f'{d:g}' for d in depths)}")
     paths: list[Path] = []
     for one in family:
         path, found = path_of(one)
         if path is None:
-            unknown[1] = Hypothesis.of(HYPOTHESES[1], False, f"L̃ = {one.net.effective_depth:g}: {unmet(found)}")
-            return not_applicable("C-ham-6", "≤", unknown)
+            check.assume(HYPOTHESES[1], False, f"L̃ = {one.net.effective_depth:g}: {unmet(found)}")
+            check.not_applicable()
         paths.append(path)
-    unknown[1] = Hypothesis.of(HYPOTHESES[1], True, f"residuals up to {max(path.residual for path in paths):.2g}")
-    if unknown[0].status != "met":
-        return not_applicable("C-ham-6", "≤", unknown)
+    check.assume(HYPOTHESES[1], True, f"residuals up to {max(path.residual for path in paths):.2g}")
+    check.require()
     curved = [least_curvature(one) for one in family]
     known = [value for value in curved if value is not None]
     least = min(known, default=math.nan)
     minima = None if len(known) < len(family) else least > 0
-    unknown[2] = Hypothesis.of(HYPOTHESES[2], minima, f"least curvature {least:.3g} of the ridge's")
+    check.assume(HYPOTHESES[2], minima, f"least curvature {least:.3g} of the ridge's")
     neuron = min(neuron_curvature(path) for path in paths)
-    unknown[3] = Hypothesis.of(HYPOTHESES[3], neuron >= -1e-9, f"least change {neuron:.3g}")
+    check.assume(HYPOTHESES[3], neuron >= -1e-9, f"least change {neuron:.3g}")
     speeds = [_speed(path, p0) for path in paths]
     rate = fit_exponent(depths, [max(speed, SMALLEST) for speed in speeds])
     # With few members the interval is wide, and says neither.
     bounded = True if rate.high <= ORDER_ROOM else False if rate.low > 0 else None
     found = f"‖∂_pA‖/‖A‖ from {speeds[0]:.3g} to {speeds[-1]:.3g}, exponent in L̃ from {rate.low:.2g} to {rate.high:.2g}"
-    unknown[4] = Hypothesis.of(HYPOTHESES[4], bounded, found)
-    return _falling(paths, depths, p0, unknown)
+    check.assume(HYPOTHESES[4], bounded, found)
+    _falling(check, paths, depths, p0)
 
 
-def _falling(paths: list[Path], depths: list[float], p0: float, hypotheses: list[Hypothesis]) -> Verdict:
+def _falling(check: Check, paths: list[Path], depths: list[float], p0: float) -> None:
     shares = [negative_share(path, p0) for path in paths]
     ranks = [
         -2.0 / path.L_tilde * float(torch.tensor(path.hamiltonians(), dtype=torch.float64).median()) for path in paths
@@ -119,16 +118,13 @@ def _falling(paths: list[Path], depths: list[float], p0: float, hypotheses: list
         for what, values in series.items()
         if max(values) > SMALLEST
     }
-    names = [f"{what}: exponent in L̃" for what in series]
-    return compare(
-        "C-ham-6",
+    check.compare(
         # What is rounding from the start cannot fall further.
         [rates[what].value if what in rates else -math.inf for what in series],
         "≤",
         FALLS,
         tolerance=0.0,
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
+        where=[f"{what}: exponent in L̃" for what in series],
         details={"L̃": depths, **series, **{f"exponent of {what}": rate.numbers for what, rate in rates.items()}},
     )
 

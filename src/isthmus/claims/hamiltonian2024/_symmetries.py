@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, worst
+from isthmus.claims._base import Check, Subject, claim, rounding
 from isthmus.claims._evidence import fit_exponent, gaussian_inputs, some_rows
 from isthmus.claims.hamiltonian2024._flow import ORDER_ROOM
 from isthmus.constructions._paths import rescale_range
@@ -48,44 +48,31 @@ HYPOTHESES = ("no bias (second)", "outputs do not vanish (second)", "steps can b
     sample=unbiased_net,
     about="a leaky ResNet",
 )
-def symmetries(subject: Subject) -> Verdict:
+def symmetries(check: Check, subject: Subject) -> None:
     """The rescaled range exactly, position by position; the shifted leak by the exponent −1 of its error in 1/ρ.
 
     For the second every step is cut into more and more of the same W: any network is a path of piecewise constant
     weights.
     """
     net, X = subject.net, subject.X[some_rows(subject.X, ROWS)]
-    outputs, times = net.trace(X).representations[-1], pieces(net)
-    hypotheses = [
-        Hypothesis.of(HYPOTHESES[0], net.bias == 0.0, f"bias {net.bias:g}"),
-        Hypothesis.of(HYPOTHESES[1], float(outputs.norm()) > 0, f"norm {float(outputs.norm()):.3g}"),
-        Hypothesis.of(HYPOTHESES[2], times[-1] <= MOST, f"into {times[0]} to {times[-1]}"),
-    ]
-    if any(h.status != "met" for h in hypotheses):
-        return not_applicable("C-ham-8", "=", hypotheses)
+    outputs, times = net.trace(X).representations[-1], cuts_of_steps(net)
+    check.assume(HYPOTHESES[0], net.bias == 0.0, f"bias {net.bias:g}")
+    check.assume(HYPOTHESES[1], float(outputs.norm()) > 0, f"norm {float(outputs.norm()):.3g}")
+    check.assume(HYPOTHESES[2], times[-1] <= MOST, f"into {times[0]} to {times[-1]}")
+    check.require()
     path, norm = _stacked(net, X), _norm(net)
-    lhs, rhs, names = [], [], []
+    places = []
     for c in FACTORS:
         other = rescale_range(net, c)
         changed = _stacked(other, X)
         # Each position by its norm and by its inner product with what it should be.
         for ell, (A, B) in enumerate(zip(path, changed)):
-            lhs += [float((A * B).sum()), float(B.square().sum())]
-            rhs += [float(A.square().sum())] * 2
-            names += [f"range times {c:g}, position {ell}"] * 2
-        lhs.append(_norm(other))
-        rhs.append(norm / c)
-        names.append(f"range times {c:g}, ∫‖W‖²")
-    exact = compare(
-        "C-ham-8",
-        lhs,
-        "=",
-        rhs,
-        tolerance=rounding(net, condition=10.0),
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-    )
-    return worst(exact, *(_shifted(net, X, shift, hypotheses) for shift in SHIFTS))
+            wanted, name = float(A.square().sum()), f"range times {c:g}, position {ell}"
+            places += [(float((A * B).sum()), wanted, name), (float(B.square().sum()), wanted, name)]
+        places.append((_norm(other), norm / c, f"range times {c:g}, ∫‖W‖²"))
+    check.each(places, "=", tolerance=rounding(net, condition=10.0))
+    for shift in SHIFTS:
+        _shifted(check, net, X, shift)
 
 
 def _stacked(net: LeakyResNet, X: torch.Tensor) -> torch.Tensor:
@@ -97,7 +84,7 @@ def _norm(net: LeakyResNet) -> float:
     return float(sum(rho * W.detach().square().sum() for rho, W in zip(net.rho, net.Ws)))
 
 
-def pieces(net: LeakyResNet) -> list[int]:
+def cuts_of_steps(net: LeakyResNet) -> list[int]:
     """Into how many each step is cut, for each of ``CUTS``: twice as many each time, also where steps are short."""
     leak = net.effective_depth + max(SHIFTS)
     speeds = [rho * (leak + float(torch.linalg.matrix_norm(W.detach(), 2))) for rho, W in zip(net.rho.tolist(), net.Ws)]
@@ -108,7 +95,7 @@ def pieces(net: LeakyResNet) -> list[int]:
 def shift_errors(net: LeakyResNet, X: torch.Tensor, shift: float) -> list[float]:
     """‖α'_1 − e^{−c}α_1‖/‖e^{−c}α_1‖ for each of ``CUTS``."""
     errors = []
-    for times in pieces(net):
+    for times in cuts_of_steps(net):
         wanted = leaked(net, shift) * end_of_path(net, X, times, net.effective_depth)
         got = end_of_path(net, X, times, net.effective_depth + shift)
         errors.append(float((got - wanted).norm() / wanted.norm()))
@@ -134,18 +121,16 @@ def end_of_path(net: LeakyResNet, X: torch.Tensor, times: int, leak: float) -> t
     return A
 
 
-def _shifted(net: LeakyResNet, X: torch.Tensor, shift: float, hypotheses: list[Hypothesis]) -> Verdict:
+def _shifted(check: Check, net: LeakyResNet, X: torch.Tensor, shift: float) -> None:
     errors = shift_errors(net, X, shift)
     if not all(0.0 < error < math.inf for error in errors):
-        return not_applicable("C-ham-8", "≤", hypotheses, "on cut steps there is no error, or nothing left to compare")
-    rate = fit_exponent([float(times) for times in pieces(net)], errors)
-    return compare(
-        "C-ham-8",
+        check.not_applicable("on cut steps there is no error, or nothing left to compare", relation="≤")
+    rate = fit_exponent([float(times) for times in cuts_of_steps(net)], errors)
+    check.compare(
         rate.value,
         "≤",
         -1.0 + ORDER_ROOM,
         tolerance=0.0,
-        hypotheses=hypotheses,
         where=f"leak + {shift:g}: exponent of the error",
         details={f"error at leak + {shift:g}": errors, f"exponent at leak + {shift:g}": rate.numbers},
     )

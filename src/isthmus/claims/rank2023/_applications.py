@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding, unmet
-from isthmus.claims._evidence import gaussian_inputs, lacking, largest_jump, off_kinks, points_of, some_rows
+from isthmus.claims._base import Check, Subject, claim, rounding
+from isthmus.claims._evidence import gaussian_inputs, largest_jump, off_kinks, points_of, some_rows
 from isthmus.claims.rank2023._families import _seed, uniform_inputs
 from isthmus.constructions import (
     interpolant_1d,
@@ -24,7 +24,7 @@ from isthmus.networks import FullyConnected
 from isthmus.networks._kernel_ridge import KERNELS, KernelRidge
 
 
-def noisy_curve() -> Subject:
+def noisy_curve_task() -> Subject:
     """A task of rank 1 from ℝ⁵ to ℝ⁴ with noise; the network is not looked at."""
     X = gaussian_inputs(40, 5, 1)
     t = X[:, :1]
@@ -114,9 +114,9 @@ SIDESTEP, BENT = 1e-7, 1e-4
     paper="rank2023",
     where="App. D, 'Rank of kernel regression'",
     hypotheses=("generic Y", "K invertible", "x not in X", "k' ≠ 0"),
-    sample=noisy_curve,
+    sample=noisy_curve_task,
 )
-def kernels_see_every_dimension(subject: Subject) -> Verdict:
+def kernels_see_every_dimension(check: Check, subject: Subject) -> None:
     """Rank Jf(x) = min{Rank(X−x), Rank Y} half-way between samples, for the interpolant of a radial kernel.
 
     Of the subject only X and Y count. Y is generic when it has noise of full support, of standard deviation
@@ -125,7 +125,7 @@ def kernels_see_every_dimension(subject: Subject) -> Verdict:
     """
     known, Y = subject.known, subject.Y
     if Y is None or Y.ndim != 2 or "noise" not in known or len(subject.X) < 2:
-        return lacking("C-rank-10", "=", "needs targets and the standard deviation of their noise: known['noise']")
+        check.not_applicable("needs targets and the standard deviation of their noise: known['noise']")
     rows = some_rows(subject.X, KERNEL_SAMPLES)
     X, Y = subject.X[rows], Y[rows]
     model = KernelRidge(known.get("kernel", "laplace")).fit(X, Y)
@@ -136,28 +136,23 @@ def kernels_see_every_dimension(subject: Subject) -> Verdict:
     # The coefficients are known to eps/rcond, and J is a sum in which terms of their size may cancel.
     unit = max(1e-12, torch.finfo(torch.float64).eps * len(X) / max(model.rcond_, 1e-300))
     told = model.state_ == "solved" and unit <= LEAST_DIGITS
-    hypotheses = [
-        Hypothesis.of("generic Y", known["noise"] > 0, f"noise {known['noise']:g}"),
-        Hypothesis.of("K invertible", told, f"{model.state_}, rcond {model.rcond_:.2g}"),
-        Hypothesis.of("x not in X", nearest > 0, f"nearest {nearest:.3g}"),
-        Hypothesis.of("k' ≠ 0", bool((pull * distances != 0).all()) or nearest == 0.0),
-    ]
-    if unmet(hypotheses):
-        return not_applicable("C-rank-10", "=", hypotheses)
+    check.assume("generic Y", known["noise"] > 0, f"noise {known['noise']:g}")
+    check.assume("K invertible", told, f"{model.state_}, rcond {model.rcond_:.2g}")
+    check.assume("x not in X", nearest > 0, f"nearest {nearest:.3g}")
+    check.assume("k' ≠ 0", bool((pull * distances != 0).all()) or nearest == 0.0)
+    check.require()
     s = torch.linalg.svdvals(model.jacobian(points))
     terms = (model.coefficients_.norm(dim=1) * pull.abs() * distances).sum(1, keepdim=True) / model.length_**2
     expected = torch.minimum(numerical_rank(X - points[:, None]), numerical_rank(Y))
     clear = (unit * terms[:, 0] <= CLEAR * known["noise"] * _response(model, X, points, expected)).nonzero()[:, 0]
     if len(clear) == 0:
-        return not_applicable("C-rank-10", "=", hypotheses, "rounding is as large as what the noise makes of Jf")
+        check.not_applicable("rounding is as large as what the noise makes of Jf")
     ranks = (s > unit * terms).sum(1)
-    return compare(
-        "C-rank-10",
+    check.compare(
         ranks[clear],
         "=",
         expected[clear],
         tolerance=1e-12,
-        hypotheses=hypotheses,
         where=lambda i: f"point {int(clear[i])}",
         details={"least and largest singular value": [float(s.min()), float(s.max())]},
     )
@@ -178,35 +173,31 @@ def _response(model: KernelRidge, X: Tensor, points: Tensor, ranks: Tensor) -> T
     hypotheses=("inputs in the plane", "three classes", "a layer of width 1", "partition resolved"),
     sample=curved_stripes,
 )
-def stripes_do_not_meet(subject: Subject) -> Verdict:
+def stripes_do_not_meet(check: Check, subject: Subject) -> None:
     """No tripoints in the box of the samples: g, up to the layer of width 1, is continuous, as networks are.
 
     ``known["classifier"]`` is looked at in place of the network.
     """
     net, X = subject.net, subject.X
-    hypotheses = [
-        Hypothesis.of("inputs in the plane", net.dims[0] == 2, f"{net.dims[0]} inputs"),
-        Hypothesis.of("three classes", net.dims[-1] >= 3, f"{net.dims[-1]} scores"),
-        Hypothesis.of("a layer of width 1", min(net.dims) == 1, f"narrowest {min(net.dims)}"),
-    ]
+    check.assume("inputs in the plane", net.dims[0] == 2, f"{net.dims[0]} inputs")
+    check.assume("three classes", net.dims[-1] >= 3, f"{net.dims[-1]} scores")
+    check.assume("a layer of width 1", min(net.dims) == 1, f"narrowest {min(net.dims)}")
     low, high = X.amin(0), X.amax(0)
-    if any(h.status != "met" for h in hypotheses) or bool((low >= high).any()):
-        reason = "" if any(h.status != "met" for h in hypotheses) else "the samples span no box"
-        rest = Hypothesis.of("partition resolved", None, "not looked at")
-        return not_applicable("C-rank-11", "=", [*hypotheses, rest], reason)
+    if check.unmet or bool((low >= high).any()):
+        reason = "" if check.unmet else "the samples span no box"
+        check.assume("partition resolved", None, "not looked at")
+        check.not_applicable(reason)
     box = torch.stack([low, high], 1).tolist()
     found = tripoints(subject.known.get("classifier", net), box, resolution=RESOLUTION)
     seen = f"{len(found.classes)} classes, {found.state}"
     resolved = found.state == "computed" or (found.state == "unresolved" and len(found.tripoints) > 0)
-    hypotheses.append(Hypothesis.of("partition resolved", resolved, seen))
+    check.assume("partition resolved", resolved, seen)
     place = f", one near {[round(v, 4) for v in found.tripoints[0].tolist()]}" if len(found.tripoints) else ""
-    return compare(
-        "C-rank-11",
+    check.compare(
         float(len(found.tripoints)),
         "=",
         0.0,
         tolerance=0.0,
-        hypotheses=hypotheses,
         where=seen + place,
         details={"classes that touch, pairs": [float(found.adjacency.sum()) / 2]},
     )
@@ -220,7 +211,7 @@ def stripes_do_not_meet(subject: Subject) -> Verdict:
     hypotheses=("x off the kinks", "f = id on the manifold", "Rank Jf = k"),
     sample=two_dimensional_autoencoder,
 )
-def autoencoders_project(subject: Subject) -> Verdict:
+def autoencoders_project(check: Check, subject: Subject) -> None:
     """‖J² − J‖ = 0 and ‖(1 − P_T)J‖ = 0: a projection onto the tangent space T, oblique or not.
 
     ``known["tangents"]`` (N, d, k) has a basis of the tangent space at each sample. The identity is checked in
@@ -229,33 +220,28 @@ def autoencoders_project(subject: Subject) -> Verdict:
     """
     net, tangents = subject.net, subject.known.get("tangents")
     if tangents is None or net.dims[0] != net.dims[-1]:
-        return lacking("C-rank-12", "=", "needs an autoencoder and tangents of its data: known['tangents']")
+        check.not_applicable("needs an autoencoder and tangents of its data: known['tangents']")
     found = points_of(subject)
     T = torch.linalg.qr(tangents[found.index].double()).Q
     k, J, x = T.shape[-1], found.J, subject.X[found.index]
     scale = max(float((subject.X - subject.X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
+    check.add(found.kink_hypothesis)
     if len(x) == 0:
-        rest = [Hypothesis.of(name, None) for name in ("f = id on the manifold", "Rank Jf = k")]
-        return not_applicable("C-rank-12", "=", [found.kink_hypothesis, *rest])
+        check.not_applicable()
     values = float((found.trace.outputs - x).norm(dim=1).max()) / scale
     along = float(tangent_defect(J, T).max())
     beyond = float(found.s[:, k:].sum(1).max()) if found.s.shape[1] > k else 0.0
     least = float(found.s[:, k - 1].min())
-    hypotheses = [
-        found.kink_hypothesis,
-        Hypothesis.of("f = id on the manifold", max(values, along) <= NEAR, f"values {values:.2g}, JT {along:.2g}"),
-        Hypothesis.of("Rank Jf = k", beyond <= NEAR < least, f"k = {k}, s_k ≥ {least:.3g}, beyond {beyond:.2g}"),
-    ]
+    check.assume("f = id on the manifold", max(values, along) <= NEAR, f"values {values:.2g}, JT {along:.2g}")
+    check.assume("Rank Jf = k", beyond <= NEAR < least, f"k = {k}, s_k ≥ {least:.3g}, beyond {beyond:.2g}")
     size = J.flatten(1).norm(dim=1)
     largest = float(size.max())
     off = (J - T @ (T.mT @ J)).flatten(1).norm(dim=1)
-    return compare(
-        "C-rank-12",
+    check.compare(
         torch.cat([size + projection_defect(J), size + off]),
         "=",
         torch.cat([size, size]),
         tolerance=rounding(net, condition=100 * largest) + (1 + largest) ** 2 * (along + beyond),
-        hypotheses=hypotheses,
         where=lambda i: f"{found.name(i % len(x))}, {'J² = J' if i < len(x) else 'image'}",
         details={"‖J² − J‖ by sample": projection_defect(J).tolist()},
     )
@@ -303,9 +289,10 @@ def _jacobians_off_kinks(subject: Subject, f: Callable[[Tensor], Tensor] | None)
     where="Prop. 1, Example 1; bottleneck2023 §3.3.1",
     hypotheses=("f continuous", "f = id on a cross or circle", "x off the kinks"),
     sample=cross_function,
+    relation="≤",
     erratum="Example 1 as printed jumps on the axes: (x_0, sign(x_1)|x_0|) for |x_0| ≥ |x_1|. The minimum is used.",
 )
-def two_notions_apart(subject: Subject) -> Verdict:
+def two_notions_apart(check: Check, subject: Subject) -> None:
     """Rank_J(f) + 1 ≤ 2 = Rank_BN(f) for f = id on ``known["skeleton"]``, "cross" or "circle".
 
     If f = h∘g with g: ℝ² → ℝ were the identity there, g would be injective and continuous on a set that does not fit
@@ -315,8 +302,7 @@ def two_notions_apart(subject: Subject) -> Verdict:
     """
     name, X = subject.known.get("skeleton"), subject.X
     if name not in ("cross", "circle") or X.shape[1] != 2 or subject.net.dims[-1] != 2:
-        reason = "needs a map of the plane, the identity on 'cross' or 'circle': known['skeleton']"
-        return lacking("C-rank-13", "≤", reason)
+        check.not_applicable("needs a map of the plane, the identity on 'cross' or 'circle': known['skeleton']")
     f: Callable[[Tensor], Tensor] | None = subject.known.get("function")
     points = _skeleton(name)
     image = subject.net.trace(points).outputs if f is None else f(points).detach()
@@ -325,22 +311,17 @@ def two_notions_apart(subject: Subject) -> Verdict:
     gap = float((image - points).abs().max())
     J = _jacobians_off_kinks(subject, f)
     continuous = None if math.isnan(jump) else jump <= JUMP
-    hypotheses = [
-        Hypothesis.of("f continuous", continuous, f"largest jump {jump:.2g}"),
-        Hypothesis.of("f = id on a cross or circle", gap <= 1e-9, f"differs by {gap:.2g} on the {name}"),
-        Hypothesis.of("x off the kinks", len(J) > 0, f"{len(J)} of {len(X)} samples are"),
-    ]
-    if unmet(hypotheses):
-        return not_applicable("C-rank-13", "≤", hypotheses)
+    check.assume("f continuous", continuous, f"largest jump {jump:.2g}")
+    check.assume("f = id on a cross or circle", gap <= 1e-9, f"differs by {gap:.2g} on the {name}")
+    check.assume("x off the kinks", len(J) > 0, f"{len(J)} of {len(X)} samples are")
+    check.require()
     s = torch.linalg.svdvals(J)
     rank = int((s > 1e-9 * s.max()).sum(1).max())
-    return compare(
-        "C-rank-13",
+    check.compare(
         rank + 1.0,
         "≤",
         2.0,
         tolerance=0.0,
-        hypotheses=hypotheses,
         where=f"Rank_J = {rank} over {len(J)} samples, Rank_BN = 2",
         details={"largest second singular value": [float(s[:, 1].max())]},
     )

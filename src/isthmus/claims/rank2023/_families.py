@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
-from isthmus.claims._evidence import gaussian_inputs, lacking
+from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
+from isthmus.claims._evidence import gaussian_inputs
 from isthmus.constructions import (
     Construction,
     compose,
@@ -128,10 +128,11 @@ def _one_function(name: str, family: Sequence[Construction], X: Tensor) -> Hypot
     where="Thm 1 and Thm 3",
     hypotheses=("a family by depth", "one piecewise linear f on bounded Ω", "‖θ‖² − kL bounded by construction"),
     sample=rank_two_family,
+    relation="≤",
     erratum="The introduction prints Rank_J = min over x; Def. 1 has max, which is used.",
     rate=True,
 )
-def ranks_around_the_cost(subject: Subject) -> Verdict:
+def ranks_around_the_cost(check: Check, subject: Subject) -> None:
     """Rank_J ≤ R∞ ≤ Rank_BN, with R∞ the slope of ‖θ‖² in L, fitted over ``known["family"]``.
 
     A family is a sequence of constructions of one function, so its slope bounds R∞ from above; by C-rank-1 it is at
@@ -139,25 +140,21 @@ def ranks_around_the_cost(subject: Subject) -> Verdict:
     """
     family = subject.known.get("family")
     if family is None:
-        return lacking("C-rank-2", "≤", "needs constructions of one function at several depths: known['family']")
+        check.not_applicable("needs constructions of one function at several depths: known['family']")
     k = int(subject.known.get("rank", family[0].known.rank))
-    hypotheses = [
-        Hypothesis.of("a family by depth", _enough(family), f"{len(family)} networks, {NEEDED}"),
-        _one_function("one piecewise linear f on bounded Ω", family, subject.X),
-        _at_k_per_layer(family, k),
-    ]
+    check.assume("a family by depth", _enough(family), f"{len(family)} networks, {NEEDED}")
+    check.add(_one_function("one piecewise linear f on bounded Ω", family, subject.X))
+    check.add(_at_k_per_layer(family, k))
     if not _enough(family):
-        return not_applicable("C-rank-2", "≤", hypotheses)
+        check.not_applicable()
     slope = norm_slope(family)
     deepest = max(family, key=lambda one: one.depth).network
     rank = jacobian_rank(deepest, subject.X).rank
-    return compare(
-        "C-rank-2",
+    check.compare(
         [float(rank), slope.value],
         "≤",
         [slope.value, float(k)],
         tolerance=_reach(family) + rounding(deepest),
-        hypotheses=hypotheses,
         where=lambda i: ("Rank_J ≤ slope", "slope ≤ Rank_BN")[i],
         details={
             "depth": [float(one.depth) for one in family],
@@ -190,9 +187,10 @@ def _reach(family: Sequence[Construction]) -> float:
     where="§3, Prop. 1, Thm 4",
     hypotheses=("families by depth", "f∘g and f + g computed on bounded Ω", "Rank f + Rank g ≤ min(d_in, d_out)"),
     sample=two_families,
+    relation="≤",
     erratum="With Rank_J = min over x, as the introduction prints it, the sum |x| = σ(x) + σ(−x) breaks (4).",
 )
-def properties_of_a_rank(subject: Subject) -> Verdict:
+def properties_of_a_rank(check: Check, subject: Subject) -> None:
     """Properties 2 to 5, for Rank_J, for R∞ (the slope of ‖θ‖² in L) and for the width of a factorisation.
 
     ``known["f"]`` and ``known["g"]`` are families of functions of ℝ^d that can be composed and added, and
@@ -202,21 +200,16 @@ def properties_of_a_rank(subject: Subject) -> Verdict:
     """
     known, X = subject.known, subject.X
     if not {"f", "g", "affine"} <= known.keys():
-        return lacking(
-            "C-rank-3", "≤", "needs families of two functions and an affine one: known['f'], ['g'], ['affine']"
-        )
+        check.not_applicable("needs families of two functions and an affine one: known['f'], ['g'], ['affine']")
     fs, gs, (A, affine) = known["f"], known["g"], known["affine"]
     sums = [parallel(f, g) for f, g in zip(fs, gs)]
     after, before = [compose(f, gs[0]) for f in fs], [compose(fs[0], g) for g in gs]
     inside = all(bool(one.known.domain.contains(X).all()) for one in (*sums, *after, *before, *affine))
     d, ranks = min(fs[0].network.dims[0], fs[0].network.dims[-1]), (fs[0].known.rank, gs[0].known.rank)
-    hypotheses = [
-        Hypothesis.of("families by depth", all(map(_enough, (fs, gs, affine))), NEEDED),
-        Hypothesis.of("f∘g and f + g computed on bounded Ω", inside, f"{len(X)} samples"),
-        Hypothesis.of("Rank f + Rank g ≤ min(d_in, d_out)", sum(ranks) <= d, f"{ranks[0]} + {ranks[1]}, d = {d}"),
-    ]
-    if any(h.status != "met" for h in hypotheses):
-        return not_applicable("C-rank-3", "≤", hypotheses)
+    check.assume("families by depth", all(map(_enough, (fs, gs, affine))), NEEDED)
+    check.assume("f∘g and f + g computed on bounded Ω", inside, f"{len(X)} samples")
+    check.assume("Rank f + Rank g ≤ min(d_in, d_out)", sum(ranks) <= d, f"{ranks[0]} + {ranks[1]}, d = {d}")
+    check.require()
     image = gs[0].network.trace(X).outputs
     f, g, outer = _ranks(fs, X), _ranks(gs, X), _ranks(fs, image)
     total, straight = _ranks(sums, X), _ranks(affine, X)
@@ -227,13 +220,11 @@ def properties_of_a_rank(subject: Subject) -> Verdict:
     rhs = torch.cat([most, most, outer, g, f + g, rank_A, straight])
     reach = sum(map(_reach, (fs, gs, sums, after, before, affine)))
     names = ("f ≤ d", "g ≤ d", "f∘g ≤ f", "f∘g ≤ g", "f + g", "affine ≤ Rank A", "Rank A ≤ affine")
-    return compare(
-        "C-rank-3",
+    check.compare(
         lhs,
         "≤",
         rhs,
         tolerance=reach + rounding(fs[-1].network),
-        hypotheses=hypotheses,
         where=lambda i: f"{NOTIONS[i % 3]}: {names[i // 3]}",
         details={"f": f.tolist(), "g": g.tolist(), "f∘g": composed.tolist(), "f + g": total.tolist()},
     )

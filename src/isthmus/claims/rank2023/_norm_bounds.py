@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from isthmus.claims._base import Subject, Verdict, claim, compare, not_applicable, rounding
+from isthmus.claims._base import Check, Subject, claim, rounding
 from isthmus.claims._evidence import (
     Points,
     at_a_minimum,
@@ -37,23 +37,17 @@ def _squares(subject: Subject) -> tuple[float, int]:
     where="Prop. 3 and Prop. 7",
     hypotheses=("|slope| ≤ 1", "x off the kinks"),
     sample=leaky_random_net,
+    relation="≤",
 )
-def schatten_bound(subject: Subject) -> Verdict:
+def schatten_bound(check: Check, subject: Subject) -> None:
     """Σ s_i(Jf(x))^{2/L} ≤ ‖W‖²/L: the Schatten quasi-norm of the Jacobian is bounded by the norm of the weights."""
     found = points_of(subject)
     total, L = _squares(subject)
-    hypotheses = [found.slope_hypothesis, found.kink_hypothesis]
-    sums = found.s.pow(2 / L).where(found.s > 0, torch.zeros_like(found.s)).sum(1)
+    check.add(found.slope_hypothesis, found.kink_hypothesis)
+    sums = found.powers(2 / L).sum(1)
     tolerance = rounding(subject.net) + _power_error(found, 2 / L)
-    return compare(
-        "C-rank-1",
-        sums,
-        "≤",
-        total / L,
-        tolerance=tolerance,
-        hypotheses=hypotheses,
-        where=found.name,
-        details={"Σ s^(2/L) by sample": sums.tolist()},
+    check.compare(
+        sums, "≤", total / L, tolerance=tolerance, where=found.name, details={"Σ s^(2/L) by sample": sums.tolist()}
     )
 
 
@@ -64,22 +58,22 @@ def schatten_bound(subject: Subject) -> Verdict:
     where="after Prop. 3",
     hypotheses=("|slope| ≤ 1", "x off the kinks"),
     sample=relu_random_net,
+    relation="≤",
 )
-def singular_value_bound(subject: Subject) -> Verdict:
+def singular_value_bound(check: Check, subject: Subject) -> None:
     """s_k(Jf(x))^{2/L} ≤ ‖W‖²/(kL): the same bound value by value, in this form so that powers do not overflow."""
     found = points_of(subject)
     total, L = _squares(subject)
     k = torch.arange(1, found.s.shape[1] + 1, dtype=torch.float64)
-    lhs = found.s.pow(2 / L).where(found.s > 0, torch.zeros_like(found.s))
+    lhs = found.powers(2 / L)
     rhs = (total / (L * k)).expand_as(lhs)
     width = lhs.shape[1]
-    return compare(
-        "C-rank-5",
+    check.add(found.slope_hypothesis, found.kink_hypothesis)
+    check.compare(
         lhs,
         "≤",
         rhs,
         tolerance=rounding(subject.net) + _power_error(found, 2 / L),
-        hypotheses=[found.slope_hypothesis, found.kink_hypothesis],
         where=lambda i: f"{found.name(i // width)}, k = {i % width + 1}",
     )
 
@@ -95,7 +89,7 @@ def singular_value_bound(subject: Subject) -> Verdict:
     hypotheses=("ridge > 0 given", "stationary point"),
     sample=least_squares_minimum,
 )
-def weak_balancedness(subject: Subject) -> Verdict:
+def weak_balancedness(check: Check, subject: Subject) -> None:
     """‖W_ℓ‖² + ‖b_ℓ‖² = ‖W_{ℓ+1}‖², because rescaling a layer against the next leaves the function as it is.
 
     Along that rescaling, by v = (W_ℓ, b_ℓ, −W_{ℓ+1}), the loss changes only by its ridge: 2·ridge·(a − b) = ⟨∇, v⟩ with
@@ -104,17 +98,15 @@ def weak_balancedness(subject: Subject) -> Verdict:
     """
     norms = parameter_norms(subject.net)
     sway = _sway(norms)
-    hypotheses, residual = at_a_minimum(subject, sway)
+    residual = at_a_minimum(check, subject, sway)
     if len(norms.weights) < 2:
-        return not_applicable("C-rank-9", "=", hypotheses, "one layer has no next one")
+        check.not_applicable("one layer has no next one")
     before, after = norms.layers[:-1], norms.weights[1:]
-    return compare(
-        "C-rank-9",
+    check.compare(
         before,
         "=",
         after,
         tolerance=rounding(subject.net) + residual * sway,
-        hypotheses=hypotheses,
         where=lambda i: f"layers {i + 1} and {i + 2}",
         details={"‖W_ℓ‖² + ‖b_ℓ‖²": norms.layers.tolist(), "‖W_ℓ‖²": norms.weights.tolist()},
     )

@@ -8,8 +8,15 @@ import torch
 from torch import Tensor
 
 from isthmus._errors import DataError, IsthmusError
-from isthmus.claims._base import Hypothesis, Subject, Verdict, claim, compare, not_applicable, rounding
-from isthmus.claims._evidence import Exponent, fit_exponent, gaussian_inputs, lacking, some_rows, steepest_on_segment
+from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
+from isthmus.claims._evidence import (
+    Exponent,
+    fit_exponent,
+    gaussian_inputs,
+    ridge_given,
+    some_rows,
+    steepest_on_segment,
+)
 from isthmus.claims.rank2023._families import uniform_inputs
 from isthmus.constructions import (
     Construction,
@@ -92,11 +99,6 @@ def mean_squares(subject: Subject) -> Hypothesis:
     return Hypothesis.of("mean squares", subject.loss == "mse" and subject.Y.ndim == 2, f"loss {subject.loss}")
 
 
-def ridge_given(subject: Subject) -> Hypothesis:
-    """Its λ, without which there is no loss to bound."""
-    return Hypothesis.of("ridge > 0 given", bool(subject.ridge), "" if subject.ridge else "ridge not given")
-
-
 @claim(
     "C-rank-4",
     "inf {cost + (λ/L)‖W‖²} ≤ λ(1 + C_N/L), C_N a constant of the data",
@@ -104,42 +106,42 @@ def ridge_given(subject: Subject) -> Hypothesis:
     where="Prop. 2 and Prop. 8",
     hypotheses=("ridge > 0 given", "mean squares", "ridge = λ/L", "L ≥ ⌈log₂(n_0+1)⌉ + 2", "distinct inputs"),
     sample=fitted_by_rank_one,
+    relation="≤",
 )
-def rank_one_bounds_the_loss(subject: Subject) -> Verdict:
+def rank_one_bounds_the_loss(check: Check, subject: Subject) -> None:
     """The whole loss of the network of ``rank_one`` through the data, at depths L, 2L and 4L with one C_N.
 
     λ is ridge·L, or ``known["lambda"]`` in words of the paper, which must then agree. The loss of the network at hand
     is in the details: above the bound it is no global minimum.
     """
     L, known = subject.net.depth, subject.known
-    hypotheses = [ridge_given(subject), mean_squares(subject)]
+    check.add(ridge_given(subject), mean_squares(subject))
     lam = None if not subject.ridge else subject.ridge * L
     said = known.get("lambda", lam)
     least = math.ceil(math.log2(subject.net.dims[0] + 1)) + 2
-    hypotheses += [
-        Hypothesis.of("ridge = λ/L", None if lam is None else math.isclose(lam, said), f"ridge·L {lam}, λ {said}"),
-        Hypothesis.of("L ≥ ⌈log₂(n_0+1)⌉ + 2", least <= L, f"L = {L}, least {least}"),
-    ]
-    if any(h.status != "met" for h in hypotheses) or subject.Y is None or lam is None:
-        return not_applicable("C-rank-4", "≤", [*hypotheses, Hypothesis.of("distinct inputs", None, "not looked at")])
+    check.assume("ridge = λ/L", None if lam is None else math.isclose(lam, said), f"ridge·L {lam}, λ {said}")
+    check.assume("L ≥ ⌈log₂(n_0+1)⌉ + 2", least <= L, f"L = {L}, least {least}")
+    if check.unmet or subject.Y is None or lam is None:
+        check.assume("distinct inputs", None, "not looked at")
+        check.not_applicable()
     rows = some_rows(subject.X, FITTED)
     X, Y = subject.X[rows], subject.Y[rows]
     depths = [L, 2 * L, 4 * L]
     try:
         fits = [rank_one(X, Y, L)]
     except DataError as error:
-        return not_applicable("C-rank-4", "≤", [*hypotheses, Hypothesis.of("distinct inputs", False, error)])
+        check.assume("distinct inputs", False, error)
+        check.not_applicable()
     C_N, u = fits[0].known.details["norm_constant"], fits[0].network.Ws[0][0]
     fits += [rank_one(X, Y, depth, direction=u) for depth in depths[1:]]
     losses = [whole_loss(fit.network, X, Y, lam / depth) for fit, depth in zip(fits, depths)]
-    return compare(
-        "C-rank-4",
+    check.assume("distinct inputs", True, f"{len(X)} samples")
+    check.compare(
         losses,
         "≤",
         [lam * (1 + C_N / depth) for depth in depths],
         # The fit is exact up to rounding of sums of steep pieces, whose squares count.
         tolerance=rounding(fits[-1].network, condition=100.0),
-        hypotheses=[*hypotheses, Hypothesis.of("distinct inputs", True, f"{len(X)} samples")],
         where=lambda i: f"L = {depths[i]}, {len(X)} samples",
         details={
             "C_N": [C_N],
@@ -166,8 +168,9 @@ def _narrow_layer(subject: Subject) -> int | None:
     where="Thm 2 and Prop. 10",
     hypotheses=("|slope| ≤ 1", "a layer of width 1", "two different inputs"),
     sample=paths_through_surfaces,
+    relation="≥",
 )
-def paths_are_steep(subject: Subject) -> Verdict:
+def paths_are_steep(check: Check, subject: Subject) -> None:
     """With y_i = f(x_i), an open path: f on the segment between the extreme values of g passes every y_i.
 
     The segment's kinks are computed exactly, so that its steepest piece is seen however short. Networks are defined
@@ -178,41 +181,28 @@ def paths_are_steep(subject: Subject) -> Verdict:
     rows = some_rows(subject.X, PATH_POINTS)
     X = subject.X[rows]
     across = diameter(X)
-    hypotheses = [
-        Hypothesis.of("|slope| ≤ 1", abs(net.slope) <= 1.0, f"slope {net.slope:g}"),
-        Hypothesis.of("a layer of width 1", ell is not None, f"narrowest {min(net.dims)}"),
-        Hypothesis.of("two different inputs", across > 0, f"diameter {across:.3g}"),
-    ]
-    if any(h.status != "met" for h in hypotheses) or ell is None:
-        return not_applicable("C-rank-8", "≥", hypotheses)
+    check.assume("|slope| ≤ 1", abs(net.slope) <= 1.0, f"slope {net.slope:g}")
+    check.assume("a layer of width 1", ell is not None, f"narrowest {min(net.dims)}")
+    check.assume("two different inputs", across > 0, f"diameter {across:.3g}")
+    if check.unmet or ell is None:
+        check.not_applicable()
     trace = net.trace(X)
     g = X[:, 0] if ell == 0 else trace.preactivations[ell - 1][:, 0]
     try:
         steepest, walked = steepest_on_segment(net, X[g.argmin()], X[g.argmax()])
     except IsthmusError as error:
-        return not_applicable("C-rank-8", "≥", hypotheses, str(error))
+        check.not_applicable(str(error))
     path = shortest_path(trace.outputs)
     need, L = path.value / across, net.depth
-    lhs = [steepest, float(parameter_norms(net).weights.sum()) / L]
-    rhs = [need, need ** (2 / L)]
-    names = ["max‖Jf‖_op", "‖W‖²/L"]
+    of = f"({path.state} path of {len(X)} points)"
+    size = float(parameter_norms(net).weights.sum()) / L
+    places = [(steepest, need, f"max‖Jf‖_op {of}"), (size, need ** (2 / L), f"‖W‖²/L {of}")]
     details = {"TSP, diam, length of the segment's image": [path.value, across, walked]}
     for k, sets in subject.known.get("path growth", {}).items():
         growth = path_growth(sets)
-        lhs.append(growth.high)
-        rhs.append(1 - 1 / k)
-        names.append(f"exponent of the path for k = {k}, upper end of its interval")
+        places.append((growth.high, 1 - 1 / k, f"exponent of the path for k = {k}, upper end of its interval"))
         details[f"exponent and its interval, k = {k}"] = growth.numbers
-    return compare(
-        "C-rank-8",
-        lhs,
-        "≥",
-        rhs,
-        tolerance=rounding(net, condition=100.0),
-        hypotheses=hypotheses,
-        where=lambda i: f"{names[i]} ({path.state} path of {len(X)} points)" if i < 2 else names[i],
-        details=details,
-    )
+    check.each(places, "≥", tolerance=rounding(net, condition=100.0), details=details)
 
 
 def path_growth(sets: list[Tensor]) -> Exponent:
@@ -242,10 +232,11 @@ SMALLEST_RATIO = 1e-12
     where="Prop. 4 and Prop. 9",
     hypotheses=("|slope| ≤ 1", "‖W‖² ≤ L + C", "balanced", "outputs not constant"),
     sample=nearly_rank_one_family,
+    relation="≤",
     erratum="Printed for s_1/s_2. The proof's bounds are used in a form that counts biases and every singular value.",
     rate=True,
 )
-def layer_of_rank_one(subject: Subject) -> Verdict:
+def layer_of_rank_one(check: Check, subject: Subject) -> None:
     """min_ℓ Σ_{i≥2}λ_i(Z_ℓ) ≤ (1/m)[λ_1(X) + Σ_ℓ λ_1(Z_{ℓ-1})(C+ℓ−1)/(L−ℓ+1) + biases] over ℓ ≤ m, and Tr is not small.
 
     λ_i are the eigenvalues of ZᵀZ/N. Because Σ_iλ_i(Z_ℓ) ≤ ‖W_ℓ‖²λ_1(Z_{ℓ-1}) + 2β⟨W_ℓμ, b_ℓ⟩ + β²‖b_ℓ‖², μ the mean
@@ -262,43 +253,28 @@ def layer_of_rank_one(subject: Subject) -> Verdict:
     spread = [float(net.trace(rows).outputs.var(0, correction=0).sum()) for net in family]
     within = None if C is None else max(excess) <= C + 1e-9 * abs(C)
     increasing = None if C is None else all(_balanced_start(one.weights, C) for one in norms)
-    hypotheses = [
-        Hypothesis.of("|slope| ≤ 1", all(abs(net.slope) <= 1 for net in family)),
-        Hypothesis.of("‖W‖² ≤ L + C", within, f"‖W‖² − L from {min(excess):.4g} to {max(excess):.4g}, C {C}"),
-        Hypothesis.of("balanced", increasing, "‖W_ℓ‖² ≤ (L+C)/(L−ℓ+1)"),
-        Hypothesis.of("outputs not constant", min(spread) > 0, f"least variance {min(spread):.3g}"),
-    ]
-    if any(h.status != "met" for h in hypotheses) or C is None:
-        return not_applicable("C-rank-7", "≤", hypotheses)
-    lhs, rhs, names, ratios = [], [], [], []
+    check.assume("|slope| ≤ 1", all(abs(net.slope) <= 1 for net in family))
+    check.assume("‖W‖² ≤ L + C", within, f"‖W‖² − L from {min(excess):.4g} to {max(excess):.4g}, C {C}")
+    check.assume("balanced", increasing, "‖W_ℓ‖² ≤ (L+C)/(L−ℓ+1)")
+    check.assume("outputs not constant", min(spread) > 0, f"least variance {min(spread):.3g}")
+    if check.unmet or C is None:
+        check.not_applicable()
+    places, ratios = [], []
     for net, variance in zip(family, spread):
         if net.depth < 2:
-            return not_applicable("C-rank-7", "≤", hypotheses, "there is no hidden layer")
+            check.not_applicable("there is no hidden layer")
         tail, bound, least, trace, ratio = _narrowing(net, rows, float(C), variance)
-        lhs += [tail, least]
-        rhs += [bound, trace]
-        names += [f"L = {net.depth}: Σ_(i≥2)λ_i", f"L = {net.depth}: trace"]
+        places += [(tail, bound, f"L = {net.depth}: Σ_(i≥2)λ_i"), (least, trace, f"L = {net.depth}: trace")]
         ratios.append(ratio)
     details = {"depth": [float(net.depth) for net in family], "least s_2/s_1 up to layer √L": ratios}
     # A layer of rank 1 up to rounding says no more than that the bound holds.
     seen = [(float(net.depth), r) for net, r in zip(family, ratios) if r > SMALLEST_RATIO]
     if len(seen) >= 3:
         rate = fit_exponent(*zip(*seen))
-        lhs.append(rate.low)
-        rhs.append(-0.25)
-        names.append("exponent of s_2/s_1 in L, lower end of its interval")
+        places.append((rate.low, -0.25, "exponent of s_2/s_1 in L, lower end of its interval"))
         details["exponent and its interval"] = rate.numbers
     tolerance = rounding(max(family, key=lambda net: net.depth), condition=100.0)
-    return compare(
-        "C-rank-7",
-        lhs,
-        "≤",
-        rhs,
-        tolerance=tolerance,
-        hypotheses=hypotheses,
-        where=lambda i: names[i],
-        details=details,
-    )
+    check.each(places, "≤", tolerance=tolerance, details=details)
 
 
 def _balanced_start(weights: Tensor, C: float) -> bool:
@@ -343,8 +319,9 @@ SAME = 1e-8
     where="Prop. 5 and Prop. 11",
     hypotheses=("ridge > 0 given", "mean squares", "f* written at depth L", "y_i = f*(x_i)", "loss ≤ that of f*"),
     sample=linear_global_minimum,
+    relation="≤",
 )
-def no_more_than_the_truth(subject: Subject) -> Verdict:
+def no_more_than_the_truth(check: Check, subject: Subject) -> None:
     """‖Ŵ‖²/L ≤ k + C/L with C = ‖θ*‖² − kL of f* as a network of depth L, ``known["truth"]`` (a Construction).
 
     Of the global minimum the proof takes only that its loss is not above that of f*, which is what is checked.
@@ -352,30 +329,23 @@ def no_more_than_the_truth(subject: Subject) -> Verdict:
     """
     truth, L = subject.known.get("truth"), subject.net.depth
     if truth is None:
-        return lacking("C-rank-6", "≤", "needs f* as a construction of this depth: known['truth']")
-    hypotheses = [
-        ridge_given(subject),
-        mean_squares(subject),
-        Hypothesis.of("f* written at depth L", truth.depth == L, f"depths {truth.depth} and {L}"),
-    ]
-    if any(h.status != "met" for h in hypotheses) or subject.Y is None or subject.ridge is None:
-        rest = [Hypothesis.of(name, None, "not looked at") for name in ("y_i = f*(x_i)", "loss ≤ that of f*")]
-        return not_applicable("C-rank-6", "≤", [*hypotheses, *rest])
+        check.not_applicable("needs f* as a construction of this depth: known['truth']")
+    check.add(ridge_given(subject), mean_squares(subject))
+    check.assume("f* written at depth L", truth.depth == L, f"depths {truth.depth} and {L}")
+    if check.unmet or subject.Y is None or subject.ridge is None:
+        check.add(*(Hypothesis.of(name, None, "not looked at") for name in ("y_i = f*(x_i)", "loss ≤ that of f*")))
+        check.not_applicable()
     total = parameter_norms(subject.net).total
     own = whole_loss(subject.net, subject.X, subject.Y, subject.ridge)
     best = whole_loss(truth.network, subject.X, subject.Y, subject.ridge)
-    hypotheses += [
-        _reproduces(truth, subject.X, subject.Y),
-        Hypothesis.of("loss ≤ that of f*", own <= best * (1 + 1e-9), f"{own:.6g} and {best:.6g}"),
-    ]
+    check.add(_reproduces(truth, subject.X, subject.Y))
+    check.assume("loss ≤ that of f*", own <= best * (1 + 1e-9), f"{own:.6g} and {best:.6g}")
     k, C = truth.known.rank, float(subject.known.get("C", truth.excess))
-    return compare(
-        "C-rank-6",
+    check.compare(
         total / L,
         "≤",
         k + C / L,
         tolerance=rounding(subject.net) + 1e-9,
-        hypotheses=hypotheses,
         where=f"k = {k}, C = {C:.4g}",
         details={"‖Ŵ‖²/L": [total / L], "‖θ*‖²/L": [parameter_norms(truth.network).per_depth]},
     )
@@ -393,9 +363,10 @@ def _reproduces(truth: Construction, X: Tensor, Y: Tensor) -> Hypothesis:
     where="After Prop. 5; bottleneck2023 §3.1",
     hypotheses=("f* of rank k > 1 as a network", "y_i = f*(x_i)", "independent inputs", "N above the threshold"),
     sample=plane_to_learn,
+    relation="≤",
     rate=True,
 )
-def regime_of_recovery(subject: Subject) -> Verdict:
+def regime_of_recovery(check: Check, subject: Subject) -> None:
     """‖θ*‖²/L ≤ (TSP/diam)^{2/L}, the least ‖W‖²/L of rank 1; and C_N ≥ 2 log(TSP/diam) for actual fits, over N.
 
     C = ‖θ*‖² − kL is that of ``known["truth"]``; c is the largest with (TSP/diam)^{2/L} ≥ c·N^{(2/L)(1−1/k)} for the
@@ -404,43 +375,41 @@ def regime_of_recovery(subject: Subject) -> Verdict:
     """
     truth = subject.known.get("truth")
     if truth is None or subject.known.get("independent") is None:
-        reason = "needs f* as a construction, and whether inputs are i.i.d.: known['truth'], known['independent']"
-        return lacking("C-rank-14", "≤", reason)
+        check.not_applicable(
+            "needs f* as a construction, and whether inputs are i.i.d.: known['truth'], known['independent']"
+        )
     k, L = truth.known.rank, truth.depth
     X = subject.X[some_rows(subject.X, PATH_POINTS)]
     Y = truth.network.trace(X).outputs
     sizes = [len(X) // 8, len(X) // 4, len(X) // 2, len(X)]
-    hypotheses = [
-        Hypothesis.of("f* of rank k > 1 as a network", k > 1, f"k = {k}"),
+    check.assume("f* of rank k > 1 as a network", k > 1, f"k = {k}")
+    check.add(
         Hypothesis.of("y_i = f*(x_i)", True, "computed")
         if subject.Y is None
-        else _reproduces(truth, subject.X, subject.Y),
-        Hypothesis.of("independent inputs", bool(subject.known["independent"])),
-    ]
-    if any(h.status != "met" for h in hypotheses) or sizes[0] < 2:
-        rest = Hypothesis.of("N above the threshold", None, f"{len(X)} samples")
-        return not_applicable("C-rank-14", "≤", [*hypotheses, rest])
+        else _reproduces(truth, subject.X, subject.Y)
+    )
+    check.assume("independent inputs", bool(subject.known["independent"]))
+    if check.unmet or sizes[0] < 2:
+        check.assume("N above the threshold", None, f"{len(X)} samples")
+        check.not_applicable()
     across = max(diameter(X), 1e-300)
     need = [shortest_path(Y[:n]).value / across for n in sizes]
     if min(need) <= 0:
-        rest = Hypothesis.of("N above the threshold", None, "outputs coincide")
-        return not_applicable("C-rank-14", "≤", [*hypotheses, rest])
+        check.assume("N above the threshold", None, "outputs coincide")
+        check.not_applicable()
     power = (2 / L) * (1 - 1 / k)
     c = float(subject.known.get("c", min(r ** (2 / L) / n**power for r, n in zip(need, sizes))))
     cost_of_truth = parameter_norms(truth.network).per_depth
     threshold = (cost_of_truth / c) ** (1 / power)
-    hypotheses.append(Hypothesis.of("N above the threshold", len(X) > threshold, f"{len(X)} and {threshold:.4g}"))
-    if hypotheses[-1].status != "met":
-        return not_applicable("C-rank-14", "≤", hypotheses)
+    check.assume("N above the threshold", len(X) > threshold, f"{len(X)} and {threshold:.4g}")
+    check.require()
     constants = [rank_one(X[:n], Y[:n], max(L, 3)).known.details["norm_constant"] for n in sizes]
     growth = fit_exponent(sizes, need)
-    return compare(
-        "C-rank-14",
+    check.compare(
         [cost_of_truth, *(2 * math.log(r) for r in need)],
         "≤",
         [need[-1] ** (2 / L), *constants],
         tolerance=rounding(truth.network),
-        hypotheses=hypotheses,
         where=lambda i: f"norms over L, N = {len(X)}" if i == 0 else f"R1 of rank 1, N = {sizes[i - 1]}",
         details={
             "N": [float(n) for n in sizes],
