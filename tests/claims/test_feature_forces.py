@@ -10,15 +10,27 @@ from judged import verdict
 
 from isthmus import FullyConnected
 from isthmus.claims._base import CLAIMS, Subject
-from isthmus.claims._evidence import gradient_residual, least_squares_minimum, random_subject
+from isthmus.claims._evidence import gaussian_inputs, gradient_residual, least_squares_minimum, random_subject
 from isthmus.claims.features2022 import _forces as feature_forces
-from isthmus.claims.features2022._forces import balanced_forces, linear_minimum, linear_on_few
+from isthmus.claims.features2022._forces import balanced_forces, linear_on_few
 from isthmus.constructions import linear_network
 from isthmus.measures import forces
 from isthmus.objective import cost
 from tools import gaussian, generator, orthogonal
 
 MINE = ("C-feat-2", "C-feat-10")
+
+
+def linear_minimum(depth, samples=4, ridge=0.05):
+    """A deep linear network at its minimum on X = √N·I: its singular values solve s − m + ridge·s^{2/L−1} = 0."""
+    M = gaussian_inputs(samples, samples, 67) + 2.0 * torch.eye(samples, dtype=torch.float64)
+    U, m, Vh = torch.linalg.svd(M)
+    s = m.clone()
+    for _ in range(200):
+        s = m - ridge * s ** (2.0 / depth - 1.0)
+    X = samples**0.5 * torch.eye(samples, dtype=torch.float64)
+    net = linear_network((U * s) @ Vh, depth).network.requires_grad_(False)
+    return Subject(net, X, X @ M.mT, ridge)
 
 
 @pytest.mark.parametrize("identity", MINE)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from judged import verdict
 
+from isthmus import FullyConnected
 from isthmus.claims._base import CLAIMS, Subject
 from isthmus.claims._evidence import random_subject
 from isthmus.claims.features2022 import _minima as feature_descent
 from isthmus.claims.features2022 import _minima as feature_minima
-from isthmus.claims.features2022._forces import diagonal_minimum
 from isthmus.claims.features2022._minima import (
     DECREASE,
     distance_of_covariances,
@@ -26,6 +26,22 @@ from isthmus.constructions import Saddle, saddle
 from tools import assert_close, gaussian
 
 MINE = ("C-feat-9", "C-feat-13")
+
+
+def diagonal_minimum(ridge=0.05):
+    """A ReLU network at its global minimum, with one neuron split in two and one dead.
+
+    On X = I without bias the loss is at least ‖Z_2 − Y‖²/N + 2λ‖Z_2‖_*; for a diagonal Y its minimum, the
+    soft-thresholding of Y by λN, is attained by diagonal weights.
+    """
+    X = torch.eye(3, dtype=torch.float64)
+    Y = torch.diag(torch.tensor([1.5, 1.0, 0.7], dtype=torch.float64))
+    root = (Y.diagonal() - 3 * ridge).sqrt()
+    split = torch.zeros(5, 3, dtype=torch.float64)
+    split[0, 0], split[1, 0] = 0.6 * root[0], 0.8 * root[0]
+    split[2, 1], split[3, 2] = root[1], root[2]
+    net = FullyConnected.from_weights([split, split.mT], bias=0.0).requires_grad_(False)
+    return Subject(net, X, Y, ridge)
 
 
 @pytest.mark.parametrize("identity", MINE)

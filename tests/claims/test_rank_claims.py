@@ -16,10 +16,11 @@ from isthmus.claims._evidence import (
     random_subject,
     relu_random_net,
     steepest_on_segment,
+    uniform_inputs,
 )
 from isthmus.claims.rank2023 import _applications as rank_applications  # noqa: F401  they register
 from isthmus.claims.rank2023 import _families as rank_families
-from isthmus.claims.rank2023._families import family_of_rank, uniform_inputs
+from isthmus.claims.rank2023._families import family_of_rank
 from isthmus.claims.rank2023._rank_one import path_growth
 from isthmus.constructions import interpolant_1d, linear_network, pad, positive_linear_network, rank_one
 from isthmus.measures import jacobian, jacobian_rank, parameter_norms

@@ -7,7 +7,8 @@ import torch
 from judged import status, verdict
 
 from isthmus.claims._base import CLAIMS, Subject
-from isthmus.claims.rank2023._families import norm_slope, uniform_inputs
+from isthmus.claims._evidence import uniform_inputs
+from isthmus.claims.rank2023._families import norm_slope
 from isthmus.constructions import linear_network, positive_linear_network
 
 

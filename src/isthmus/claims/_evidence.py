@@ -1,10 +1,11 @@
-"""What claims beyond one network share: a few rows of the data, an exponent with its interval."""
+"""What claims share: points and segments of a network, minima, exponents, and networks that meet hypotheses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,16 @@ from isthmus.measures import jacobian, jacobian_of_trace
 from isthmus.networks import FullyConnected
 from isthmus.objective import cost
 from isthmus.trace import Trace, activate
+
+
+def as_network(one: Any) -> Any:
+    """The network of a construction; anything else as it is."""
+    return getattr(one, "network", one)
+
+
+def is_linear(net: FullyConnected) -> bool:
+    """Whether the network is a product of matrices: slope 1, no biases."""
+    return net.slope == 1.0 and not any(bool(b.any()) for b in net.bs)
 
 
 def some_rows(X: Tensor, most: int) -> Tensor:
@@ -117,6 +128,11 @@ class Points:
     def powers(self, exponent: float) -> Tensor:
         """s^exponent, (P, r), with 0 for what is rounding."""
         return self.s.pow(exponent).where(self.s > 0, torch.zeros_like(self.s))
+
+    @property
+    def log_products(self) -> Tensor:
+        """log(s_1 … s_k) for k = 1, 2, …, (P, r); −∞ beyond the rank."""
+        return self.s.log().cumsum(1)
 
     @property
     def log_error(self) -> float:
@@ -320,16 +336,26 @@ def least_squares_minimum() -> Subject:
 # ---- Networks that meet the hypotheses of the claims: random, balanced, or written down
 
 
+def seeded(seed: int) -> torch.Generator:
+    """A source of random numbers."""
+    return torch.Generator().manual_seed(seed)
+
+
 def gaussian_inputs(samples: int, columns: int, seed: int) -> Tensor:
     """Standard normal rows, float64."""
-    return torch.randn(samples, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(samples, columns, dtype=torch.float64, generator=seeded(seed))
+
+
+def uniform_inputs(samples: int, columns: int, seed: int) -> Tensor:
+    """Rows uniform in [0, 1]^columns, float64."""
+    return torch.rand(samples, columns, dtype=torch.float64, generator=seeded(seed))
 
 
 def random_subject(
     dims: list[int], *, slope: float = 0.0, bias: float = 1.0, scale: float = 1.0, samples: int = 32, seed: int = 0
 ) -> Subject:
     """A random network with biases and standard normal inputs."""
-    source = torch.Generator().manual_seed(seed)
+    source = seeded(seed)
     net = FullyConnected(dims, slope, bias, init_scale=scale, dtype=torch.float64, generator=source)
     if net.bs:
         for b in net.biases:
@@ -345,11 +371,3 @@ def relu_random_net() -> Subject:
 def leaky_random_net() -> Subject:
     """Slope 0.3, depth 5, biases."""
     return random_subject([6, 12, 12, 12, 12, 5], slope=0.3, seed=2)
-
-
-# ---- Bounds that every network satisfies: what its norm says about its Jacobians (rank2023 §3, bottleneck2023 §3)
-
-
-def log_products(s: Tensor) -> Tensor:
-    """log(s_1 … s_k) for k = 1, 2, …, cumulated along the last axis; −∞ beyond the rank."""
-    return s.log().cumsum(-1)

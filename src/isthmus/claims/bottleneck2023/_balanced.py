@@ -1,4 +1,4 @@
-"""What balancedness gives: it holds at minima, and bounds activations and representations through depth."""
+"""What balancedness bounds through depth: activations, and the rank of representations (bottleneck2023 §4)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,10 @@ import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Subject, claim, rounding
-from isthmus.claims._evidence import Points, gaussian_inputs, log_products, points_of
+from isthmus.claims._evidence import Points, gaussian_inputs, points_of
 from isthmus.compression import rebalance
 from isthmus.constructions import positive_linear_network
 from isthmus.measures import balance, ntk_trace, parameter_norms, representation_spectra
-
-
-def balanced_net() -> Subject:
-    """A deep ReLU network of a linear map of rank 2, of nearly the least norm: balanced, and its bounds are tight."""
-    A = torch.zeros(5, 6, dtype=torch.float64)
-    A[0, 0], A[1, 1] = 1.3, 0.8
-    made = positive_linear_network(A, 16)
-    return Subject(rebalance(made.network).network, gaussian_inputs(32, 6, 3).abs(), known={"k": 2})
-
-
-# ---- What balancedness gives: it holds at minima, and bounds activations and representations through depth
 
 
 def _balanced_points(check: Check, subject: Subject) -> tuple[Points, int]:
@@ -52,10 +41,18 @@ def _activation_bounds(subject: Subject, found: Points, k: int) -> Tensor:
     L = len(norms.weights)
     excess = norms.total - k * L
     traces = ntk_trace(subject.net, subject.X[found.index])
-    logs = log_products(found.s)[:, k - 1]
+    logs = found.log_products[:, k - 1]
     # In logarithms: e^{c_1/k} of an untrained network overflows.
     exponent = max(0.0, excess / k) - 2 * logs / k
     return traces * exponent.clamp_max(700).exp() / k
+
+
+def balanced_net() -> Subject:
+    """A deep ReLU network of a linear map of rank 2, of nearly the least norm: balanced, and its bounds are tight."""
+    A = torch.zeros(5, 6, dtype=torch.float64)
+    A[0, 0], A[1, 1] = 1.3, 0.8
+    made = positive_linear_network(A, 16)
+    return Subject(rebalance(made.network).network, gaussian_inputs(32, 6, 3).abs(), known={"k": 2})
 
 
 @claim(
@@ -105,7 +102,7 @@ def low_rank_representations(check: Check, subject: Subject) -> None:
     norms = parameter_norms(subject.net)
     L = len(norms.weights)
     q = float(_activation_bounds(subject, found, k).mean()) / L
-    Delta = norms.total - k * L - 2 * float(log_products(found.s)[:, k - 1].max())
+    Delta = norms.total - k * L - 2 * float(found.log_products[:, k - 1].max())
     # Where the bound is attained Δ is a difference of equal numbers; its root is far above what it is computed to.
     unit = rounding(subject.net)
     Delta = max(Delta, 0.0) + unit * (norms.total + k * L) + found.log_error

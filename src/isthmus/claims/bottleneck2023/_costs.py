@@ -1,4 +1,4 @@
-"""What two functions cost together: norms and R1 of compositions and sums (bottleneck2023 §3.1)."""
+"""What functions cost: compositions, sums and linear maps in R, R1 and R2 (bottleneck2023 §3)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Hypothesis, Subject, claim, kind_of, rounding
-from isthmus.claims._evidence import Points, gaussian_inputs, points_of, random_subject
+from isthmus.claims._evidence import Points, as_network, gaussian_inputs, is_linear, points_of, random_subject
 from isthmus.constructions import Construction, compose, linear_network, parallel, positive_linear_network
 from isthmus.linalg import rank_tolerance, svd
 from isthmus.measures import diagonal_cost, diagonal_expansion, parameter_norms
@@ -47,16 +46,6 @@ class Pair:
     def joined(self) -> Construction:
         """The two networks put together."""
         return compose(self.f, self.g) if self.join == "f∘g" else parallel(self.f, self.g)
-
-
-def as_network(one: Any) -> Any:
-    """The network of a construction; anything else as it is."""
-    return one.network if isinstance(one, Construction) else one
-
-
-def is_linear(net: FullyConnected) -> bool:
-    """Whether the network is a product of matrices: slope 1, no biases."""
-    return net.slope == 1.0 and not any(bool(b.any()) for b in net.bs)
 
 
 @torch.no_grad()
@@ -122,6 +111,11 @@ def function_pairs(subject: Subject, joins: Sequence[str] = JOINS) -> tuple[list
     return [], Hypothesis.of(name, None, "needs two functions: known['f'], known['g']")
 
 
+_JOINABLE = "σ(g) = g on Ω, or ⟨b_L^f, b_L^g⟩ ≤ 0"
+
+_RANKS = "R0(f∘g) = R0(f) = R0(g), or R0 adds up"
+
+
 def composed_pair() -> Subject:
     """Two ReLU networks through two dimensions, the inner one shifted until it is positive on the samples."""
     inner = random_subject([4, 9, 9, 2], seed=11)
@@ -130,11 +124,6 @@ def composed_pair() -> Subject:
     outer = random_subject([2, 9, 9, 4], seed=12)
     joined = compose(outer.net, inner.net).network
     return Subject(joined, inner.X, known={"f": outer.net, "g": inner.net, "join": "f∘g"})
-
-
-_JOINABLE = "σ(g) = g on Ω, or ⟨b_L^f, b_L^g⟩ ≤ 0"
-
-_RANKS = "R0(f∘g) = R0(f) = R0(g), or R0 adds up"
 
 
 @claim(
@@ -281,13 +270,13 @@ def into_an_orthant(Z: Tensor) -> Embedding:
     return Embedding(left @ right @ Q, True, answer.reason)
 
 
+_POSITIVE = "PΩ and AΩ completely positive, k-dimensional"
+
+
 def positive_map() -> Subject:
     """A ReLU network of a map with non-negative entries on the positive orthant."""
     A = torch.tensor([[1.6, 0.3, 0.0], [0.2, 0.7, 0.1], [0.0, 0.4, 1.2], [0.5, 0.0, 0.3]], dtype=torch.float64)
     return Subject(positive_linear_network(A, 6).network, gaussian_inputs(30, 3, 41).abs())
-
-
-_POSITIVE = "PΩ and AΩ completely positive, k-dimensional"
 
 
 @claim(
@@ -448,6 +437,9 @@ def _root(R2: float) -> float:
     return math.sqrt(R2) if R2 > TRUSTED**2 else 0.0
 
 
+_FAMILY, _LIMIT, _ADDITIVE = "networks of growing depth", "a limiting representation", "R0 and R1 additive"
+
+
 def orthogonal_linear_maps() -> Subject:
     """Two linear maps with orthogonal row spaces and orthogonal images, and their sum as the least linear network."""
     V, U = torch.linalg.qr(gaussian_inputs(6, 4, 31)).Q, torch.linalg.qr(gaussian_inputs(5, 4, 32)).Q
@@ -455,9 +447,6 @@ def orthogonal_linear_maps() -> Subject:
     B = U[:, 2:] @ gaussian_inputs(2, 2, 34) @ V[:, 2:].mT
     f, g, whole = (linear_network(M, 4).network for M in (A, B, A + B))
     return Subject(whole, gaussian_inputs(20, 6, 35), known={"f": f, "g": g, "join": "f+g"})
-
-
-_FAMILY, _LIMIT, _ADDITIVE = "networks of growing depth", "a limiting representation", "R0 and R1 additive"
 
 
 @claim(
@@ -539,13 +528,13 @@ def _sums(subject: Subject) -> tuple[list[float], Hypothesis]:
 # ---- Networks known to be of least norm, because they attain its lower bound: their cost splits at every layer
 
 
+_LEAST = "network of least norm"
+
+
 def least_linear_network() -> Subject:
     """The least linear network of a map of rank 3, depth 7."""
     A = gaussian_inputs(5, 3, 51) @ gaussian_inputs(3, 6, 52)
     return Subject(linear_network(A, 7).network, gaussian_inputs(20, 6, 53))
-
-
-_LEAST = "network of least norm"
 
 
 @claim(

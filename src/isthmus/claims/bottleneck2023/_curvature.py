@@ -1,4 +1,4 @@
-"""The tangent kernel must be sharp where the function is steep, and weights large where it bends (ReLU)."""
+"""What steep and bent functions cost, and sequences of networks that diverge (bottleneck2023 §4.1, App. D)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,17 @@ from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
 from isthmus.claims._evidence import (
     Exponent,
     Points,
+    as_network,
     fit_exponent,
     gaussian_inputs,
     points_of,
     random_subject,
     relu_random_net,
+    seeded,
 )
-from isthmus.claims.bottleneck2023._costs import as_network
 from isthmus.constructions import divergent, rank_one
 from isthmus.measures import ntk_trace, parameter_norms, top_eigenvalue
 from isthmus.networks import FullyConnected
-
-
-def steep_relu_net() -> Subject:
-    """A ReLU network of depth 4 with samples near each other, so that some share their activation pattern."""
-    subject = random_subject([4, 10, 10, 10, 3], seed=4)
-    near = subject.X[:1] + 0.01 * gaussian_inputs(len(subject.X), 4, 9)
-    return subject.replace(X=torch.cat([near[:16], subject.X[:16]]))
-
-
-# ---- The tangent kernel must be sharp where the function is steep, and weights large where it bends (ReLU)
-
 
 #: Entries of a Jacobian above which norms are bounded and not computed: hours and gigabytes otherwise.
 LARGE = 10**6
@@ -84,6 +74,13 @@ def _sharpness_from_below(found: Points, row: int) -> float:
 
 def _relu(subject: Subject) -> Hypothesis:
     return Hypothesis.of("ReLU", subject.net.slope == 0.0, f"slope {subject.net.slope:g}")
+
+
+def steep_relu_net() -> Subject:
+    """A ReLU network of depth 4 with samples near each other, so that some share their activation pattern."""
+    subject = random_subject([4, 10, 10, 10, 3], seed=4)
+    near = subject.X[:1] + 0.01 * gaussian_inputs(len(subject.X), 4, 9)
+    return subject.replace(X=torch.cat([near[:16], subject.X[:16]]))
 
 
 @claim(
@@ -232,9 +229,12 @@ DEPTHS, LOOKED_AT = (10, 100, 1000, 10_000), 1000
 FLAT = 1e-6
 
 
+_FITS, _DEEP, _RANK, _DRAWN = "interpolators of bottleneck rank 1", "deep networks", "k* > 1", "independent inputs"
+
+
 def rank_one_fits() -> Subject:
     """Interpolators through one dimension of a linear map of two, for growing numbers of samples."""
-    source = torch.Generator().manual_seed(71)
+    source = seeded(71)
     A = gaussian_inputs(2, 3, 72)
     fits = []
     for N in SIZES:
@@ -243,9 +243,6 @@ def rank_one_fits() -> Subject:
             fits.append(Subject(rank_one(X, X @ A, 100, tries=8, generator=source).network, X, X @ A))
     last = fits[-1]
     return last.replace(known={"fits": fits, "k_star": 2, "independent": True})
-
-
-_FITS, _DEEP, _RANK, _DRAWN = "interpolators of bottleneck rank 1", "deep networks", "k* > 1", "independent inputs"
 
 
 @claim(
@@ -312,13 +309,13 @@ def _growth(sizes: Sequence[int], logs: np.ndarray) -> Exponent:
     return Exponent(*(unit * number for number in fit.numbers))
 
 
+_FUNCTION, _EVEN, _EXPONENT = "f = (x₁, x₂, x₃ + σ(x₁ − x₂)) on [0,1]³", "L even", "γ ∈ (½, 1)"
+
+
 def example_20() -> Subject:
     """The network of depth 100 at γ = ¾, on the cube."""
-    X = torch.rand(20, 3, generator=torch.Generator().manual_seed(81), dtype=torch.float64)
+    X = torch.rand(20, 3, generator=seeded(81), dtype=torch.float64)
     return Subject(divergent(100).network, X, known={"exponent": 0.75})
-
-
-_FUNCTION, _EVEN, _EXPONENT = "f = (x₁, x₂, x₃ + σ(x₁ − x₂)) on [0,1]³", "L even", "γ ∈ (½, 1)"
 
 
 @claim(
@@ -425,14 +422,5 @@ def _lipschitz_bound(net: FullyConnected, pair: Tensor) -> float:
     found = points_of(Subject(net, pair))
     if len(found.index) < 2:
         return math.nan
-    C = max(_largest_partial_of(found, row) for row in range(len(found.index)))
+    C = max(_largest_partial(found, row) for row in range(len(found.index)))
     return float(torch.linalg.svdvals(found.J[0] - found.J[1]).sum()) / C / C
-
-
-def _largest_partial_of(found: Points, row: int) -> float:
-    """max‖J(x → α_ℓ)‖_op and ‖J(α_ℓ → f)‖_op over the layers; equal shapes at once."""
-    inward, outward = partial_jacobians(found, row)
-    matrices = [*inward, *(G @ W for G, W in zip(outward, found.trace.Ws))]
-    shapes = {tuple(J.shape) for J in matrices}
-    stacks = [torch.stack([J for J in matrices if tuple(J.shape) == shape]) for shape in shapes]
-    return max(float(torch.linalg.matrix_norm(stack, 2).max()) for stack in stacks)

@@ -25,6 +25,11 @@ IDENTITY_DEPTHS = (2, 10, 100)
 PLANE = 1e-12
 
 
+_RANKS, _IDENTITY = "Rank_J(id;Ω) = Rank_BN(id;Ω) = k", "f = id on Ω"
+
+_SHAPE = "tangent spaces that differ, or Ω k-planar and completely positive"
+
+
 def l_shaped_domain() -> Subject:
     """The identity of two segments at a right angle, through one dimension."""
     t = torch.linspace(0.05, 1.0, 20, dtype=torch.float64)
@@ -34,11 +39,6 @@ def l_shaped_domain() -> Subject:
     back = interpolant_1d(torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64), corner)
     tangents = torch.eye(2, dtype=torch.float64)[:, :, None]
     return Subject(three_part(along, back, 8, X=X).network, X, known={"tangents": tangents, "rank": 1})
-
-
-_RANKS, _IDENTITY = "Rank_J(id;Ω) = Rank_BN(id;Ω) = k", "f = id on Ω"
-
-_SHAPE = "tangent spaces that differ, or Ω k-planar and completely positive"
 
 
 @claim(
@@ -139,6 +139,9 @@ def _projection(X: Tensor) -> Tensor:
     return kept.mT @ kept
 
 
+_SYMMETRY, _QUOTIENT = "f(g·x) = f(x)", "dim Ω/G given"
+
+
 def translation_invariant_net() -> Subject:
     """A ReLU network of six inputs that is invariant under translations in four directions."""
     subject = random_subject([6, 12, 12, 5], seed=61)
@@ -150,9 +153,6 @@ def translation_invariant_net() -> Subject:
         return X + gaussian_inputs(len(X), 4, 63) @ Q.mT
 
     return subject.replace(known={"action": move, "quotient_dimension": 2})
-
-
-_SYMMETRY, _QUOTIENT = "f(g·x) = f(x)", "dim Ω/G given"
 
 
 @claim(

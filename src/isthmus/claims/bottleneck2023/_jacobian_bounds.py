@@ -1,4 +1,4 @@
-"""C-bn-6 with one family of isometries: W_ℓ ≈ V_ℓV_{ℓ-1}ᵀ (bottleneck2023, Thm 6 as printed)."""
+"""What the Jacobian at a point says about the norm, and about the distance of weights from isometries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Subject, claim, rounding
-from isthmus.claims._evidence import Points, leaky_random_net, log_products, points_of, relu_random_net
+from isthmus.claims._evidence import Points, leaky_random_net, points_of, relu_random_net
 from isthmus.measures import parameter_norms
 
 
@@ -37,7 +37,7 @@ def log_determinant_bound(check: Check, subject: Subject) -> None:
     ranks = found.ranks
     check.add(found.slope_hypothesis, found.kink_hypothesis)
     check.assume("k ≤ Rank Jf(x)", _reaches(ranks, asked), f"ranks {_span(ranks)}, k {asked or 'every'}")
-    logs = log_products(found.s)
+    logs = found.log_products
     k = torch.arange(1, logs.shape[1] + 1, dtype=torch.float64)
     rhs = k * L + 2 * logs
     kept = torch.isfinite(rhs) if asked is None else torch.isfinite(rhs) & (k == asked)
@@ -87,7 +87,7 @@ def weights_near_isometries(check: Check, subject: Subject) -> None:
             if k > int(found.ranks[row]):
                 continue
             distances = layer_distances(found, row, k, subject.known.get("Ws"))
-            logs = float(log_products(found.s[row])[k - 1])
+            logs = float(found.log_products[row, k - 1])
             lhs.append(float(distances.sum() + norms.biases.sum()) + k * L + 2 * logs)
             names.append(f"{found.name(row)}, k = {k}")
             pictures.append(distances)
@@ -118,9 +118,6 @@ def layer_distances(found: Points, row: int, k: int, Ws: tuple[Tensor, ...] | No
     return torch.stack(distances).clamp_min(0)
 
 
-# ---- C-bn-6 with one family of isometries: W_ℓ ≈ V_ℓV_{ℓ-1}ᵀ (bottleneck2023, Thm 6 as printed)
-
-
 def _near_one_family(check: Check, subject: Subject) -> None:
     """Σ_ℓ(‖W_ℓ − V_ℓV_{ℓ-1}ᵀ‖² + ‖b_ℓ‖²) ≤ ‖θ‖² − kL − 2 log(s_1 … s_k), slope in [0, 1).
 
@@ -144,7 +141,7 @@ def _near_one_family(check: Check, subject: Subject) -> None:
     for row in range(len(found.index) if reached else 0):
         k = int(asked or found.ranks[row])
         pictures.append(one_family_distances(found, row, k))
-        logs = float(log_products(found.s[row])[k - 1])
+        logs = float(found.log_products[row, k - 1])
         lhs.append(float(pictures[-1].sum() + norms.biases.sum()) + k * L + 2 * logs)
     check.compare(
         lhs,

@@ -8,14 +8,30 @@ import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Subject, claim
-from isthmus.claims._evidence import cost_gradients, gaussian_inputs
-from isthmus.claims.bottleneck2023._costs import is_linear
+from isthmus.claims._evidence import cost_gradients, gaussian_inputs, is_linear
 from isthmus.constructions import linear_network, minimal_network
 from isthmus.linalg import rank_tolerance, schatten, svd
 from isthmus.measures import Forces, KernelNorm, forces, parameter_norms, stationarity_of_representations
 from isthmus.measures._forces import solve
-from isthmus.networks import FullyConnected
 from isthmus.trace import Trace
+
+#: What the gradient may leave of the statements, as a share of the larger term: above it nothing is judged.
+LEFT = 0.02
+
+#: Rounding of a force, in units of the spread of its kernel.
+ROUNDING = 1e-13
+
+#: Excess of ‖θ‖² over the least, as a share, at which a linear network counts as a minimiser.
+EXCESS = 1e-10
+
+
+def weight_gradients(subject: Subject) -> list[Tensor]:
+    """∂(C + ridge·‖θ‖²)/∂W_ℓ with the bias as last column, ℓ = 1 … L, by autograd in float64."""
+    assert subject.ridge is not None
+    net, gradients = cost_gradients(subject)
+    gradients = [g + 2 * subject.ridge * p.detach() for g, p in zip(gradients, net.parameters())]
+    L = len(net.Ws)
+    return [torch.cat([g, gradients[L + i][:, None]], 1) if net.bs else g for i, g in enumerate(gradients[:L])]
 
 
 def balanced_forces(correlation: float = 0.3, ridge: float = 0.05) -> Subject:
@@ -40,63 +56,6 @@ def balanced_forces(correlation: float = 0.3, ridge: float = 0.05) -> Subject:
     Y = (Z_2 + 3 * ridge * torch.linalg.solve(K_sigma, Z_2.mT).mT).mT
     net = minimal_network([Z_1, Z_2], X, bias=0.0).requires_grad_(False)
     return Subject(net, X, Y, ridge)
-
-
-def linear_minimum(depth: int = 3, samples: int = 4, ridge: float = 0.05) -> Subject:
-    """A deep linear network at its minimum on X = √N·I: its singular values solve s − m + ridge·s^{2/L−1} = 0."""
-    M = gaussian_inputs(samples, samples, 67) + 2.0 * torch.eye(samples, dtype=torch.float64)
-    U, m, Vh = torch.linalg.svd(M)
-    s = m.clone()
-    for _ in range(200):
-        s = m - ridge * s ** (2.0 / depth - 1.0)
-    X = samples**0.5 * torch.eye(samples, dtype=torch.float64)
-    net = linear_network((U * s) @ Vh, depth).network.requires_grad_(False)
-    return Subject(net, X, X @ M.mT, ridge)
-
-
-def linear_on_few() -> Subject:
-    """The least linear network of depth 4 of a map that vanishes off the span of three inputs in five dimensions."""
-    X = gaussian_inputs(3, 5, 68)
-    A = gaussian_inputs(4, 3, 69) @ torch.linalg.pinv(X).mT
-    return Subject(linear_network(A, 4).network.requires_grad_(False), X)
-
-
-def diagonal_minimum(ridge: float = 0.05) -> Subject:
-    """A ReLU network at its global minimum, with one neuron split in two and one dead.
-
-    On X = I without bias the loss is at least ‖Z_2 − Y‖²/N + 2λ‖Z_2‖_*; for a diagonal Y its minimum, the
-    soft-thresholding of Y by λN, is attained by diagonal weights.
-    """
-    X = torch.eye(3, dtype=torch.float64)
-    Y = torch.diag(torch.tensor([1.5, 1.0, 0.7], dtype=torch.float64))
-    root = (Y.diagonal() - 3 * ridge).sqrt()
-    split = torch.zeros(5, 3, dtype=torch.float64)
-    split[0, 0], split[1, 0] = 0.6 * root[0], 0.8 * root[0]
-    split[2, 1], split[3, 2] = root[1], root[2]
-    net = FullyConnected.from_weights([split, split.mT], bias=0.0).requires_grad_(False)
-    return Subject(net, X, Y, ridge)
-
-
-# ---- Forces at stationary points, and the covariances of linear minimisers (features2022 §3.1)
-
-
-#: What the gradient may leave of the statements, as a share of the larger term: above it nothing is judged.
-LEFT = 0.02
-
-#: Rounding of a force, in units of the spread of its kernel.
-ROUNDING = 1e-13
-
-#: Excess of ‖θ‖² over the least, as a share, at which a linear network counts as a minimiser.
-EXCESS = 1e-10
-
-
-def weight_gradients(subject: Subject) -> list[Tensor]:
-    """∂(C + ridge·‖θ‖²)/∂W_ℓ with the bias as last column, ℓ = 1 … L, by autograd in float64."""
-    assert subject.ridge is not None
-    net, gradients = cost_gradients(subject)
-    gradients = [g + 2 * subject.ridge * p.detach() for g, p in zip(gradients, net.parameters())]
-    L = len(net.Ws)
-    return [torch.cat([g, gradients[L + i][:, None]], 1) if net.bs else g for i, g in enumerate(gradients[:L])]
 
 
 @claim(
@@ -181,6 +140,13 @@ def _granted(subject: Subject, trace: Trace, found: Forces) -> tuple[list[float]
         size = max(float(found.attraction[i].norm()), float(found.repulsion[i].norm()))
         left[i] = 1.01 * bound / size + ROUNDING * max(spreads[ell - 1], spreads[ell]) ** 2
     return allowed, judged, left
+
+
+def linear_on_few() -> Subject:
+    """The least linear network of depth 4 of a map that vanishes off the span of three inputs in five dimensions."""
+    X = gaussian_inputs(3, 5, 68)
+    A = gaussian_inputs(4, 3, 69) @ torch.linalg.pinv(X).mT
+    return Subject(linear_network(A, 4).network.requires_grad_(False), X)
 
 
 @claim(

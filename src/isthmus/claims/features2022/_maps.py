@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Subject, claim
-from isthmus.claims._evidence import gaussian_inputs, random_subject
+from isthmus.claims._evidence import gaussian_inputs, random_subject, seeded
 from isthmus.constructions import minimal_network
 from isthmus.measures import (
     KernelNorm,
@@ -23,28 +23,6 @@ from isthmus.measures import (
 from isthmus.networks import FullyConnected
 from isthmus.objective import cost
 from isthmus.trace import Trace, activate
-
-
-def wide_net() -> Subject:
-    """Depth 3, more neurons and inputs than samples: useless weights at every layer."""
-    subject = random_subject([7, 9, 8, 3], samples=5, seed=61)
-    return subject.replace(Y=gaussian_inputs(5, 3, 62), ridge=0.05)
-
-
-def leaky_wide_net() -> Subject:
-    """Slope 0.2, depth 3."""
-    subject = random_subject([6, 8, 8, 2], slope=0.2, samples=6, seed=63)
-    return subject.replace(Y=gaussian_inputs(6, 2, 64), ridge=0.1)
-
-
-def deficient_layer() -> Subject:
-    """Five neurons for nine samples: representations that their activations cannot give exist next to those they do."""
-    subject = random_subject([4, 5, 2], samples=9, seed=65)
-    return subject.replace(Y=gaussian_inputs(9, 2, 66), ridge=0.1)
-
-
-# ---- The loss over weights, over representations and over covariances: three forms of one thing (features2022)
-
 
 #: Largest spread s_1/s_r of the Z^σ at which weights, and covariances (that know its square), are compared.
 SPREAD, SPREAD_OF_COVARIANCES = 1e7, 1e4
@@ -78,6 +56,12 @@ def loss_of(net: FullyConnected, X: Tensor, Y: Tensor, ridge: float, loss: str =
     trace = net.trace(X)
     square = sum(float(p.square().sum()) for p in (*trace.Ws, *trace.bs))
     return float(cost(trace.outputs, Y, loss)) + ridge * square
+
+
+def wide_net() -> Subject:
+    """Depth 3, more neurons and inputs than samples: useless weights at every layer."""
+    subject = random_subject([7, 9, 8, 3], samples=5, seed=61)
+    return subject.replace(Y=gaussian_inputs(5, 3, 62), ridge=0.05)
 
 
 @claim(
@@ -126,6 +110,12 @@ def homogeneity_defect(sigma: Callable[[Tensor], Tensor], Z: Tensor) -> float:
     )
 
 
+def leaky_wide_net() -> Subject:
+    """Slope 0.2, depth 3."""
+    subject = random_subject([6, 8, 8, 2], slope=0.2, samples=6, seed=63)
+    return subject.replace(Y=gaussian_inputs(6, 2, 64), ridge=0.1)
+
+
 @claim(
     "C-feat-3",
     "𝓛^k(K(Z), Z_L) = 𝓛^r(Z), and non-negative shares of the neurons give the covariances of a network of that loss",
@@ -162,7 +152,7 @@ def representations_and_covariances(check: Check, subject: Subject) -> None:
     over_Z = representation_loss(Zs, X, Y, slope=net.slope, **options_of_loss)
     over_K = covariance_loss(covariances(Zs, **options), Zs[-1], X, Y, **options_of_loss)
     places = [(over_K, over_Z, "𝓛^k = 𝓛^r")]
-    source = torch.Generator().manual_seed(0)
+    source = seeded(0)
     moved = list(Zs)
     for index, Z in enumerate(Zs[:-1]):
         shares = 0.5 + torch.rand(len(Z), dtype=torch.float64, generator=source)
@@ -176,6 +166,12 @@ def representations_and_covariances(check: Check, subject: Subject) -> None:
     wanted = covariance_loss(over_K, Zs[-1], X, Y, **options_of_loss)
     places.append((there, wanted, "𝓛 of the network that realises the shares"))
     check.each(places, "=", tolerance=max(1e-9, 1e-14 * wide**2))
+
+
+def deficient_layer() -> Subject:
+    """Five neurons for nine samples: representations that their activations cannot give exist next to those they do."""
+    subject = random_subject([4, 5, 2], samples=9, seed=65)
+    return subject.replace(Y=gaussian_inputs(9, 2, 66), ridge=0.1)
 
 
 @claim(
@@ -198,7 +194,7 @@ def blow_up(check: Check, subject: Subject) -> None:
     net, trace = subject.net, subject.trace()
     check.assume("σ 1-Lipschitz", abs(net.slope) <= 1.0, f"slope {net.slope:g}")
     lhs, rhs, names = [], [], []
-    source = torch.Generator().manual_seed(0)
+    source = seeded(0)
     found = []
     for ell in range(1, trace.depth):
         limit = _violation(trace, ell, source)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Subject, claim, rounding
-from isthmus.claims._evidence import gaussian_inputs
+from isthmus.claims._evidence import gaussian_inputs, seeded
 from isthmus.compression._on_data import merge_one_dimensional
 from isthmus.networks import FullyConnected
 from isthmus.objective import cost
@@ -20,18 +20,18 @@ AT_AN_INPUT = 1e-9
 SAME = 10.0
 
 
+TOGETHER = "merged neurons have cusps between the same inputs"
+
+ALIKE = "merged neurons agree in the signs of a and c"
+
+
 def many_neurons_between_scalars() -> Subject:
     """200 random neurons on 6 inputs, with targets and a ridge."""
-    source = torch.Generator().manual_seed(15)
+    source = seeded(15)
     c, d, a = torch.randn(3, 200, dtype=torch.float64, generator=source)
     Ws, bs = [c[:, None], a[None, :] / 14.0], [d, torch.ones(1, dtype=torch.float64)]
     X = gaussian_inputs(6, 1, 16)
     return Subject(FullyConnected.from_weights(Ws, bs), X, X.abs(), 0.01)
-
-
-TOGETHER = "merged neurons have cusps between the same inputs"
-
-ALIKE = "merged neurons agree in the signs of a and c"
 
 
 @claim(

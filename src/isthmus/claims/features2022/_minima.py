@@ -1,4 +1,4 @@
-"""Is a network a local minimum of the loss? Preimages of its covariances, and a search for descent next to each."""
+"""Local minima over weights and over covariances: where they differ, by a search for descent next to each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Subject, claim
+from isthmus.claims._evidence import seeded
 from isthmus.claims.features2022._maps import SPREAD_OF_COVARIANCES, loss_of, spread
 from isthmus.constructions import Saddle, minimal_network, saddle
 from isthmus.measures import KernelNorm, covariance_loss, covariances, ray_groups, representations
@@ -17,16 +18,6 @@ from isthmus.networks import FullyConnected
 from isthmus.networks._fully_connected import propagate
 from isthmus.objective import cost
 from isthmus.trace import Trace, activate, activation_derivative
-
-
-def saddle_point() -> Subject:
-    """Prop. 19's weights, in the middle of their segment of local minima."""
-    made = saddle(0.2)
-    return Subject(made.network, made.X, made.Y, made.ridge)
-
-
-# ---- Is a network a local minimum of the loss? Preimages of its covariances, and a search for descent next to each
-
 
 #: Lengths of the steps, as shares of ‖θ‖, and how many of the shortest a descent must show at: next to the point.
 STEPS, SHORTEST = (1e-2, 1e-3, 1e-4, 1e-5), 2
@@ -66,7 +57,7 @@ def preimages(subject: Subject, count: int = 4) -> list[FullyConnected]:
     The first has the subject's own representations; in the second every ray is one neuron and the others are dead; the
     others share at random, dead neurons included. Not all preimages: those with the same rays.
     """
-    source = torch.Generator().manual_seed(0)
+    source = seeded(0)
     Zs = representations(subject.net, subject.X)
     made = []
     for number in range(count):
@@ -151,7 +142,7 @@ def _candidates(net: FullyConnected, subject: Subject, theta: Tensor, gradient: 
     step = 1e-6 * size * torch.eye(len(theta), dtype=torch.float64)
     H = gradients_at(net, subject, theta + step) - gradients_at(net, subject, theta - step)
     lowest = torch.linalg.eigh(H + H.mT).eigenvectors[:, 0]
-    source = torch.Generator().manual_seed(1)
+    source = seeded(1)
     random = torch.randn(DIRECTIONS, len(gradient), dtype=torch.float64, generator=source)
     return torch.cat([torch.stack([-gradient, lowest, -lowest]), random, *awakenings(net, subject, source)])
 
@@ -266,6 +257,12 @@ def _as_saddle(check: Check, subject: Subject) -> Saddle:
     return made
 
 
+def saddle_point() -> Subject:
+    """Prop. 19's weights, in the middle of their segment of local minima."""
+    made = saddle(0.2)
+    return Subject(made.network, made.X, made.Y, made.ridge)
+
+
 @claim(
     "C-feat-9",
     "The weights of A-saddle are a local minimum of 𝓛 while their covariances are not one of 𝓛^k: W_2^ε = (√(1−λ), +ε) "
@@ -287,7 +284,7 @@ def saddle_of_covariances(check: Check, subject: Subject) -> None:
     X, Y, lam = made.X, made.Y, made.ridge
     places = [(loss_of(subject.net, X, Y, lam), made.value, "𝓛 at the weights")]
     a = subject.net.Ws[0].detach().double().flatten()
-    source = torch.Generator().manual_seed(0)
+    source = seeded(0)
     for step in (1e-2, 1e-1, 0.5):
         # All weights stay positive.
         for E in step * float(a.min()) * (2 * torch.rand(NEAR, 2, 2, dtype=torch.float64, generator=source) - 1):

@@ -1,4 +1,4 @@
-"""The cone of covariance pairs: how many neurons a pair needs, and the loss along its segments."""
+"""The cone of covariance pairs, and widths: how many neurons a pair needs, and the least loss by width."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ ONE_BLOCK, CONVEX = "one block free", "convex cost"
 PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
-def crowded_net() -> Subject:
-    """60 neurons on 5 samples, with biases."""
-    return random_subject([3, 60, 8, 2], samples=5, seed=11)
-
-
 def lower_bound(K: Tensor, K_sigma: Tensor, *, bias: float, slope: float) -> int:
     """The number of neurons that the pair needs at least."""
     return sigma_rank_bounds(K, K_sigma, bias=bias, slope=slope).lower
+
+
+def crowded_net() -> Subject:
+    """60 neurons on 5 samples, with biases."""
+    return random_subject([3, 60, 8, 2], samples=5, seed=11)
 
 
 @claim(
@@ -180,22 +180,6 @@ ADMISSIBLE, CONDITIONED, ENOUGH = "(K, Z_L) admissible", "well conditioned", "n_
 ROUNDING = 1e-9
 
 
-def plateau_family() -> Subject:
-    """Global minima on one-hot data of 2 classes, 3 samples, from 1 neuron to beyond N(N+1) = 12."""
-    sizes, ridge = (2, 1), 0.05
-    X, Y = one_hot_data(sizes)
-    members = [Subject(one_hot_optimum(sizes, width=width, ridge=ridge), X, Y, ridge) for width in (1, 2, 3, 12, 15)]
-    return members[-1].replace(known={"family": members})
-
-
-def doubled_bipartite() -> Subject:
-    """The optimum of B_6 with each of its 9 neurons split in two."""
-    net = bipartite_optimum(6)
-    W_1, W_2 = (W / 2**0.5 for W in net.Ws)
-    split = FullyConnected.from_weights([torch.cat([W_1, W_1]), torch.cat([W_2, W_2], 1)]).requires_grad_(False)
-    return Subject(split, torch.eye(6, dtype=torch.float64))
-
-
 def loss_on(subject: Subject, net: FullyConnected | None = None) -> float:
     """C + λ‖θ‖² of the subject's network, or of another on its data."""
     made, Y = subject.net if net is None else net, torch.as_tensor(subject.Y)
@@ -220,6 +204,14 @@ def least_loss(subject: Subject) -> float | None:
     kept = (s - price * N).clamp_min(0.0)
     kept[net.dims[1] :] = 0.0
     return float((s - kept).square().sum()) / N + 2.0 * price * float(kept.sum())
+
+
+def plateau_family() -> Subject:
+    """Global minima on one-hot data of 2 classes, 3 samples, from 1 neuron to beyond N(N+1) = 12."""
+    sizes, ridge = (2, 1), 0.05
+    X, Y = one_hot_data(sizes)
+    members = [Subject(one_hot_optimum(sizes, width=width, ridge=ridge), X, Y, ridge) for width in (1, 2, 3, 12, 15)]
+    return members[-1].replace(known={"family": members})
 
 
 @claim(
@@ -306,6 +298,14 @@ def realised(Zs: list[Tensor], X: Tensor, like: FullyConnected) -> FullyConnecte
     """The least weights with these representations; a layer without neurons keeps one dead one."""
     full = [Z if len(Z) else Z.new_zeros(1, Z.shape[1]) for Z in Zs]
     return minimal_network(full, X, slope=like.slope, bias=like.bias)
+
+
+def doubled_bipartite() -> Subject:
+    """The optimum of B_6 with each of its 9 neurons split in two."""
+    net = bipartite_optimum(6)
+    W_1, W_2 = (W / 2**0.5 for W in net.Ws)
+    split = FullyConnected.from_weights([torch.cat([W_1, W_1]), torch.cat([W_2, W_2], 1)]).requires_grad_(False)
+    return Subject(split, torch.eye(6, dtype=torch.float64))
 
 
 @claim(

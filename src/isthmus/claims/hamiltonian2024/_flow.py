@@ -1,4 +1,4 @@
-"""A leaky ResNet step by step: representations, momenta, and how far its weights are from a critical point."""
+"""What holds along the Hamiltonian flow of a leaky ResNet at a critical point (hamiltonian2024 §1.5, §2.1)."""
 
 from __future__ import annotations
 
@@ -32,27 +32,6 @@ def signed_start(width: int = 4, samples: int = 3, seed: int = 77, bias: float =
     B = B + 0.05 * G[width:]
     # Momenta of entries below zero grow as e^(L̃p): small ones do not turn them.
     return A, torch.where(A > 0, B, 0.1 * B)
-
-
-def flow_sample() -> Subject:
-    """An exact critical point of 40 steps with biases, off the kinks."""
-    return as_subject(flow_network(*signed_start(), 2.0, 40))
-
-
-def flow_family() -> Subject:
-    """The same start on 20 to 160 steps."""
-    members = [as_subject(flow_network(*signed_start(), 2.0, layers)) for layers in (20, 40, 80, 160)]
-    return members[1].replace(known={"family": members})
-
-
-def linear_flow() -> Subject:
-    """A linear network of 40 steps without bias at an exact critical point whose weights move along the path."""
-    A, B = gaussian_inputs(3, 3, 1), gaussian_inputs(3, 3, 2)
-    A = torch.eye(3, dtype=torch.float64) + 0.3 * A
-    return as_subject(flow_network(A, torch.linalg.inv(A).mT + 0.1 * B, 2.0, 40, slope=1.0, bias=0.0))
-
-
-# ---- A leaky ResNet step by step: representations, momenta, and how far its weights are from a critical point
 
 
 #: Relative residual of W = L̃Bσ(A)ᵀ up to which a network counts as critical; what is compared is widened by it.
@@ -241,6 +220,12 @@ IDENTITY = 1e-8
 FACTOR = 2.0
 
 
+def flow_family() -> Subject:
+    """The same start on 20 to 160 steps."""
+    members = [as_subject(flow_network(*signed_start(), 2.0, layers)) for layers in (20, 40, 80, 160)]
+    return members[1].replace(known={"family": members})
+
+
 @claim(
     "C-ham-4",
     "𝓗 is constant along the flow (up to O(ρ) on steps), and exactly "
@@ -297,6 +282,11 @@ def _rate(check: Check, what: str, subject: Subject, error: Callable[[Path], flo
             check.not_applicable()
         errors.append(error(path))
     first_order(check, what, family, errors)
+
+
+def flow_sample() -> Subject:
+    """An exact critical point of 40 steps with biases, off the kinks."""
+    return as_subject(flow_network(*signed_start(), 2.0, 40))
 
 
 @claim(
@@ -408,6 +398,13 @@ INCLUSION = "Im Aᵀ ⊂ Im σ(A)ᵀ"
 
 #: Largest condition number of σ(A) at which ‖·‖_K is judged.
 CONDITION = 1e5
+
+
+def linear_flow() -> Subject:
+    """A linear network of 40 steps without bias at an exact critical point whose weights move along the path."""
+    A, B = gaussian_inputs(3, 3, 1), gaussian_inputs(3, 3, 2)
+    A = torch.eye(3, dtype=torch.float64) + 0.3 * A
+    return as_subject(flow_network(A, torch.linalg.inv(A).mT + 0.1 * B, 2.0, 40, slope=1.0, bias=0.0))
 
 
 @claim(

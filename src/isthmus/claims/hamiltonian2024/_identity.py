@@ -22,25 +22,6 @@ def standing_still(A: Tensor) -> Subject:
     return Subject(LeakyResNet.from_weights([W], [1.0], effective_depth=0.0), A.mT.contiguous())
 
 
-def signed_representation() -> Subject:
-    """A representation of 12 neurons on 3 samples, of both signs, that its activations can rebuild."""
-    return standing_still(gaussian_inputs(12, 3, 1))
-
-
-def stable_minimum() -> Subject:
-    """A non-negative representation of rank 2 whose activations do not span the constants: a stable minimum."""
-    A = torch.tensor([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 1.0, 3.0], [0.5, 1.0, 0.5, 1.5]], dtype=torch.float64)
-    return standing_still(A)
-
-
-def many_neurons() -> Subject:
-    """20 neurons on 3 samples, more than N(N+1) = 12, of both signs."""
-    return standing_still(gaussian_inputs(20, 3, 7))
-
-
-# ---- The cost of identity of representations: its bounds, its stable minima, and the path on which it stays the same
-
-
 #: Largest condition number of σ̄(A) at which the cost is judged.
 CONDITION = 1e6
 
@@ -62,6 +43,11 @@ def _representations(subject: Subject) -> list[tuple[int, Tensor]]:
 def _bare_cost(norm: KernelNorm, A: Tensor) -> float:
     """‖A‖²_K̄, without bias and without γ."""
     return norm.square(A)
+
+
+def signed_representation() -> Subject:
+    """A representation of 12 neurons on 3 samples, of both signs, that its activations can rebuild."""
+    return standing_still(gaussian_inputs(12, 3, 1))
 
 
 @claim(
@@ -105,6 +91,12 @@ def identity_cost_and_dimension(check: Check, subject: Subject) -> None:
 
 
 STABLE = ("critical in scale", "no descent by deformation found", "no descent by an added neuron found")
+
+
+def stable_minimum() -> Subject:
+    """A non-negative representation of rank 2 whose activations do not span the constants: a stable minimum."""
+    A = torch.tensor([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 1.0, 3.0], [0.5, 1.0, 0.5, 1.5]], dtype=torch.float64)
+    return standing_still(A)
 
 
 @claim(
@@ -163,6 +155,11 @@ def _stability(A: Tensor) -> tuple[list[Hypothesis], tuple[int, float]]:
     gain, _ = neuron_descent(A)
     unknown[2] = Hypothesis.of(STABLE[2], gain >= -1e-9, f"least second-order change {gain:.2g}")
     return unknown, (2, gain)
+
+
+def many_neurons() -> Subject:
+    """20 neurons on 3 samples, more than N(N+1) = 12, of both signs."""
+    return standing_still(gaussian_inputs(20, 3, 7))
 
 
 @claim(

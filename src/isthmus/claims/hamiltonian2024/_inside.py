@@ -14,22 +14,6 @@ from isthmus.constructions import steady_path
 from isthmus.objective import cost
 from isthmus.trace import activate
 
-
-def deepening_family() -> Subject:
-    """Critical points in closed form for L̃ = 2, 4, 8, 12: two positive directions and a negative neuron that leaks."""
-    A = torch.tensor([[1.0, 0.4], [0.3, 1.2]], dtype=torch.float64)
-    D = torch.tensor([[0.2, 0.1], [0.1, -0.1]], dtype=torch.float64)
-    members = []
-    for L_tilde in (2.0, 4.0, 8.0, 12.0):
-        G = torch.eye(2, dtype=torch.float64) + D / L_tilde
-        leaking = torch.tensor([[-1.0, -0.5]], dtype=torch.float64)
-        members.append(as_subject(steady_path(A, G, L_tilde, 18, leaking=leaking)))
-    return members[-1].replace(known={"family": members})
-
-
-# ---- Inside the bottleneck representations are non-negative, as the effective depth grows (hamiltonian2024, Prop. 5)
-
-
 HYPOTHESES = (
     "a family by L̃",
     "critical points",
@@ -46,6 +30,18 @@ SMALLEST = 1e-13
 
 #: Exponent in L̃ up to which a series falls; a constant one does not.
 FALLS = -1e-3
+
+
+def deepening_family() -> Subject:
+    """Critical points in closed form for L̃ = 2, 4, 8, 12: two positive directions and a negative neuron that leaks."""
+    A = torch.tensor([[1.0, 0.4], [0.3, 1.2]], dtype=torch.float64)
+    D = torch.tensor([[0.2, 0.1], [0.1, -0.1]], dtype=torch.float64)
+    members = []
+    for L_tilde in (2.0, 4.0, 8.0, 12.0):
+        G = torch.eye(2, dtype=torch.float64) + D / L_tilde
+        leaking = torch.tensor([[-1.0, -0.5]], dtype=torch.float64)
+        members.append(as_subject(steady_path(A, G, L_tilde, 18, leaking=leaking)))
+    return members[-1].replace(known={"family": members})
 
 
 @claim(

@@ -7,22 +7,11 @@ import math
 import torch
 
 from isthmus.claims._base import Check, Subject, claim, rounding
-from isthmus.claims._evidence import fit_exponent, gaussian_inputs, some_rows
+from isthmus.claims._evidence import fit_exponent, gaussian_inputs, seeded, some_rows
 from isthmus.claims.hamiltonian2024._flow import ORDER_ROOM
 from isthmus.constructions._paths import rescale_range
 from isthmus.networks import LeakyResNet
 from isthmus.trace import activate
-
-
-def unbiased_net() -> Subject:
-    """A random leaky ResNet without bias: any weights have the symmetries."""
-    source = torch.Generator().manual_seed(3)
-    net = LeakyResNet(4, 3, width=8, layers=6, effective_depth=2.0, bias=0.0, dtype=torch.float64, generator=source)
-    return Subject(net.requires_grad_(False), gaussian_inputs(20, 4, 4))
-
-
-# ---- The two symmetries of leaky ResNets, on any weights (hamiltonian2024, §1.2)
-
 
 FACTORS = (0.5, 3.0)
 
@@ -37,6 +26,13 @@ ROWS = 32
 MOST = 4096
 
 HYPOTHESES = ("no bias (second)", "outputs do not vanish (second)", "steps can be cut (second)")
+
+
+def unbiased_net() -> Subject:
+    """A random leaky ResNet without bias: any weights have the symmetries."""
+    source = seeded(3)
+    net = LeakyResNet(4, 3, width=8, layers=6, effective_depth=2.0, bias=0.0, dtype=torch.float64, generator=source)
+    return Subject(net.requires_grad_(False), gaussian_inputs(20, 4, 4))
 
 
 @claim(

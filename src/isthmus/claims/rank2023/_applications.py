@@ -10,8 +10,15 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from isthmus.claims._base import Check, Subject, claim, rounding
-from isthmus.claims._evidence import gaussian_inputs, largest_jump, off_kinks, points_of, some_rows
-from isthmus.claims.rank2023._families import _seed, uniform_inputs
+from isthmus.claims._evidence import (
+    gaussian_inputs,
+    largest_jump,
+    off_kinks,
+    points_of,
+    seeded,
+    some_rows,
+    uniform_inputs,
+)
 from isthmus.constructions import (
     interpolant_1d,
     three_part,
@@ -22,66 +29,6 @@ from isthmus.measures._denoising import projection_defect, tangent_defect
 from isthmus.measures._topology import tripoints
 from isthmus.networks import FullyConnected
 from isthmus.networks._kernel_ridge import KERNELS, KernelRidge
-
-
-def noisy_curve_task() -> Subject:
-    """A task of rank 1 from ℝ⁵ to ℝ⁴ with noise; the network is not looked at."""
-    X = gaussian_inputs(40, 5, 1)
-    t = X[:, :1]
-    Y = torch.cat([t, t.sin(), t.cos(), t.abs()], 1) + 0.05 * gaussian_inputs(40, 4, 2)
-    return Subject(FullyConnected([5, 4, 4], dtype=torch.float64, generator=_seed(0)), X, Y, known={"noise": 0.05})
-
-
-def curved_stripes() -> Subject:
-    """Four classes in the plane told apart by one bent coordinate g: h∘g with scores of each class in turn."""
-    g = FullyConnected([2, 6, 1], dtype=torch.float64, generator=_seed(5))
-    X = 4 * uniform_inputs(200, 2, 2) - 2
-    with torch.no_grad():
-        values = g(X)[:, 0]
-    low, high = float(values.min()), float(values.max())
-    peaks = torch.linspace(low, high, 4, dtype=torch.float64)
-    h = interpolant_1d(peaks, torch.eye(4, dtype=torch.float64))
-    labels = (values[:, None] - peaks).abs().argmin(1)
-    return Subject(three_part(g, h, 7, shift="least", X=X).network, X, labels, loss="cross_entropy")
-
-
-def two_dimensional_autoencoder() -> Subject:
-    """f(x) = (x_1, φ(x_1), x_3, ψ(x_3)) in ℝ⁴: the identity on a bent surface, an oblique projection near it."""
-    knots = torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=torch.float64)
-    heights = torch.tensor([[0.0, 0.6, 0.1, 0.9], [0.5, 0.2, 0.8, 0.4]], dtype=torch.float64)
-    parts = [interpolant_1d(knots, torch.stack([knots, y], 1)).network for y in heights]
-    read = torch.zeros(2, 4, dtype=torch.float64)
-    read[0, 0] = read[1, 2] = 1.0
-    g = FullyConnected.from_weights([read])
-    Ws = [torch.block_diag(*(part.Ws[ell].detach() for part in parts)) for ell in range(2)]
-    bs = [torch.cat([part.bs[ell].detach() for part in parts]) for ell in range(2)]
-    z = uniform_inputs(40, 2, 4)
-    X, tangents = torch.zeros(40, 4, dtype=torch.float64), torch.zeros(40, 4, 2, dtype=torch.float64)
-    for i, y in enumerate(heights):
-        piece = torch.searchsorted(knots, z[:, i].contiguous()) - 1
-        slope = y.diff() / knots.diff()
-        X[:, 2 * i], X[:, 2 * i + 1] = z[:, i], y[piece] + slope[piece] * (z[:, i] - knots[piece])
-        tangents[:, 2 * i, i], tangents[:, 2 * i + 1, i] = 1.0, slope[piece]
-    net = three_part(g, FullyConnected.from_weights(Ws, bs), 8).network
-    return Subject(net, X, X, known={"tangents": tangents})
-
-
-def cross_function() -> Subject:
-    """f(x) = min(|x_0|, |x_1|)·(sign x_0, sign x_1) as a ReLU network of depth 4, without biases.
-
-    f_0 = m − σ(2m − σ(x_0 + m)) with m = |x_1| clips x_0 to [−m, m]; f_1 likewise.
-    """
-    split = torch.tensor([[1, 0], [-1, 0], [0, 1], [0, -1]])
-    # From x_0^±, x_1^±: σ(x_0 + m_1), m_1, σ(x_1 + m_0), m_0; then σ(2m_1 − …), m_1, σ(2m_0 − …), m_0.
-    raise_ = torch.tensor([[1, -1, 1, 1], [0, 0, 1, 1], [1, 1, 1, -1], [1, 1, 0, 0]])
-    cut = torch.tensor([[-1, 2, 0, 0], [0, 1, 0, 0], [0, 0, -1, 2], [0, 0, 0, 1]])
-    join = torch.tensor([[-1, 1, 0, 0], [0, 0, -1, 1]])
-    net = FullyConnected.from_weights([W.double() for W in (split, raise_, cut, join)])
-    return Subject(net, 2 * uniform_inputs(200, 2, 1) - 1, known={"skeleton": "cross"})
-
-
-# ---- What a rank means for other things: kernel regression, class boundaries, autoencoders, and two notions apart
-
 
 #: Samples at most that the kernel is fitted to, and points at which its Jacobian is taken.
 KERNEL_SAMPLES, KERNEL_POINTS = 200, 8
@@ -106,6 +53,14 @@ LINES = 32
 
 #: Step to either side of a sample, and relative change of the Jacobian over it, above which it is at a kink.
 SIDESTEP, BENT = 1e-7, 1e-4
+
+
+def noisy_curve_task() -> Subject:
+    """A task of rank 1 from ℝ⁵ to ℝ⁴ with noise; the network is not looked at."""
+    X = gaussian_inputs(40, 5, 1)
+    t = X[:, :1]
+    Y = torch.cat([t, t.sin(), t.cos(), t.abs()], 1) + 0.05 * gaussian_inputs(40, 4, 2)
+    return Subject(FullyConnected([5, 4, 4], dtype=torch.float64, generator=seeded(0)), X, Y, known={"noise": 0.05})
 
 
 @claim(
@@ -165,6 +120,19 @@ def _response(model: KernelRidge, X: Tensor, points: Tensor, ranks: Tensor) -> T
     return s.gather(1, (ranks - 1).clamp_min(0)[:, None])[:, 0]
 
 
+def curved_stripes() -> Subject:
+    """Four classes in the plane told apart by one bent coordinate g: h∘g with scores of each class in turn."""
+    g = FullyConnected([2, 6, 1], dtype=torch.float64, generator=seeded(5))
+    X = 4 * uniform_inputs(200, 2, 2) - 2
+    with torch.no_grad():
+        values = g(X)[:, 0]
+    low, high = float(values.min()), float(values.max())
+    peaks = torch.linspace(low, high, 4, dtype=torch.float64)
+    h = interpolant_1d(peaks, torch.eye(4, dtype=torch.float64))
+    labels = (values[:, None] - peaks).abs().argmin(1)
+    return Subject(three_part(g, h, 7, shift="least", X=X).network, X, labels, loss="cross_entropy")
+
+
 @claim(
     "C-rank-11",
     "A classifier f = h∘g of bottleneck rank 1 has no tripoints: no point borders three classes",
@@ -201,6 +169,27 @@ def stripes_do_not_meet(check: Check, subject: Subject) -> None:
         where=seen + place,
         details={"classes that touch, pairs": [float(found.adjacency.sum()) / 2]},
     )
+
+
+def two_dimensional_autoencoder() -> Subject:
+    """f(x) = (x_1, φ(x_1), x_3, ψ(x_3)) in ℝ⁴: the identity on a bent surface, an oblique projection near it."""
+    knots = torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=torch.float64)
+    heights = torch.tensor([[0.0, 0.6, 0.1, 0.9], [0.5, 0.2, 0.8, 0.4]], dtype=torch.float64)
+    parts = [interpolant_1d(knots, torch.stack([knots, y], 1)).network for y in heights]
+    read = torch.zeros(2, 4, dtype=torch.float64)
+    read[0, 0] = read[1, 2] = 1.0
+    g = FullyConnected.from_weights([read])
+    Ws = [torch.block_diag(*(part.Ws[ell].detach() for part in parts)) for ell in range(2)]
+    bs = [torch.cat([part.bs[ell].detach() for part in parts]) for ell in range(2)]
+    z = uniform_inputs(40, 2, 4)
+    X, tangents = torch.zeros(40, 4, dtype=torch.float64), torch.zeros(40, 4, 2, dtype=torch.float64)
+    for i, y in enumerate(heights):
+        piece = torch.searchsorted(knots, z[:, i].contiguous()) - 1
+        slope = y.diff() / knots.diff()
+        X[:, 2 * i], X[:, 2 * i + 1] = z[:, i], y[piece] + slope[piece] * (z[:, i] - knots[piece])
+        tangents[:, 2 * i, i], tangents[:, 2 * i + 1, i] = 1.0, slope[piece]
+    net = three_part(g, FullyConnected.from_weights(Ws, bs), 8).network
+    return Subject(net, X, X, known={"tangents": tangents})
 
 
 @claim(
@@ -280,6 +269,20 @@ def _jacobians_off_kinks(subject: Subject, f: Callable[[Tensor], Tensor] | None)
     J, *sides = (derivative(place).detach() for place in (X, X + step, X - step))
     bend = torch.stack([(side - J).flatten(1).norm(dim=1) for side in sides]).amax(0)
     return J[bend <= BENT * J.flatten(1).norm(dim=1)]
+
+
+def cross_function() -> Subject:
+    """f(x) = min(|x_0|, |x_1|)·(sign x_0, sign x_1) as a ReLU network of depth 4, without biases.
+
+    f_0 = m − σ(2m − σ(x_0 + m)) with m = |x_1| clips x_0 to [−m, m]; f_1 likewise.
+    """
+    split = torch.tensor([[1, 0], [-1, 0], [0, 1], [0, -1]])
+    # From x_0^±, x_1^±: σ(x_0 + m_1), m_1, σ(x_1 + m_0), m_0; then σ(2m_1 − …), m_1, σ(2m_0 − …), m_0.
+    raise_ = torch.tensor([[1, -1, 1, 1], [0, 0, 1, 1], [1, 1, 1, -1], [1, 1, 0, 0]])
+    cut = torch.tensor([[-1, 2, 0, 0], [0, 1, 0, 0], [0, 0, -1, 2], [0, 0, 0, 1]])
+    join = torch.tensor([[-1, 1, 0, 0], [0, 0, -1, 1]])
+    net = FullyConnected.from_weights([W.double() for W in (split, raise_, cut, join)])
+    return Subject(net, 2 * uniform_inputs(200, 2, 1) - 1, known={"skeleton": "cross"})
 
 
 @claim(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
-from isthmus.claims._evidence import gaussian_inputs
+from isthmus.claims._evidence import gaussian_inputs, seeded, uniform_inputs
 from isthmus.constructions import (
     Construction,
     compose,
@@ -23,14 +23,9 @@ from isthmus.measures._representation_cost import Estimate, estimate_costs
 from isthmus.networks import FullyConnected
 
 
-def uniform_inputs(samples: int, columns: int, seed: int) -> Tensor:
-    """Rows uniform in [0, 1]^columns, float64."""
-    return torch.rand(samples, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def positive_net(dims: list[int], seed: int) -> FullyConnected:
     """A random ReLU network whose outputs are positive on positive inputs: the last layer's entries are."""
-    net = FullyConnected(dims, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    net = FullyConnected(dims, dtype=torch.float64, generator=seeded(seed))
     net.weights[-1].data.abs_()
     return net
 
@@ -39,29 +34,6 @@ def family_of_rank(k: int, depths: list[int], *, d: int = 4, seed: int = 0) -> l
     """One function of ℝ^d through k dimensions, positive on positive inputs, at several depths."""
     g, h = positive_net([d, 8, k], seed), positive_net([k, 8, d], seed + 1)
     return [three_part(g, h, depth) for depth in depths]
-
-
-def rank_two_family() -> Subject:
-    """ReLU, rank 2 in ℝ⁴, depths 6 to 96."""
-    family = family_of_rank(2, [6, 8, 12, 16, 24, 48, 96], seed=2)
-    return Subject(family[0].network, uniform_inputs(64, 4, 1), known={"family": family})
-
-
-def two_families() -> Subject:
-    """Functions of rank 1 and 2 in ℝ⁴, and a linear map of rank 2."""
-    depths = [6, 8, 12, 24, 48]
-    f, g = family_of_rank(1, depths, seed=4), family_of_rank(2, depths, seed=2)
-    A = gaussian_inputs(4, 2, 3).abs() @ gaussian_inputs(2, 4, 4).abs()
-    # Its frame need not be positive on the samples: linear networks are valid everywhere.
-    affine = [linear_network(A, depth) for depth in (50, 100, 200, 400, 800)]
-    return Subject(f[0].network, uniform_inputs(64, 4, 1), known={"f": f, "g": g, "affine": (A, affine)})
-
-
-def _seed(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-# ---- The norm as a rank: what it costs to make a network deeper, and what else a rank must satisfy (rank2023 §3)
 
 
 #: Depths from which a slope is told apart from R1 and R2/L.
@@ -121,6 +93,12 @@ def _one_function(name: str, family: Sequence[Construction], X: Tensor) -> Hypot
     return Hypothesis.of(name, inside and gap <= SAME, found if inside else "samples outside the domain")
 
 
+def rank_two_family() -> Subject:
+    """ReLU, rank 2 in ℝ⁴, depths 6 to 96."""
+    family = family_of_rank(2, [6, 8, 12, 16, 24, 48, 96], seed=2)
+    return Subject(family[0].network, uniform_inputs(64, 4, 1), known={"family": family})
+
+
 @claim(
     "C-rank-2",
     "Rank_J(f) ≤ lim R(f;L)/L ≤ Rank_BN(f): the slope of ‖θ‖² in L lies between the two ranks",
@@ -178,6 +156,16 @@ def _reach(family: Sequence[Construction]) -> float:
     """Half the interval of the slope, relative to it."""
     slope = norm_slope(family)
     return (slope.high - slope.value) / max(slope.value, 1.0)
+
+
+def two_families() -> Subject:
+    """Functions of rank 1 and 2 in ℝ⁴, and a linear map of rank 2."""
+    depths = [6, 8, 12, 24, 48]
+    f, g = family_of_rank(1, depths, seed=4), family_of_rank(2, depths, seed=2)
+    A = gaussian_inputs(4, 2, 3).abs() @ gaussian_inputs(2, 4, 4).abs()
+    # Its frame need not be positive on the samples: linear networks are valid everywhere.
+    affine = [linear_network(A, depth) for depth in (50, 100, 200, 400, 800)]
+    return Subject(f[0].network, uniform_inputs(64, 4, 1), known={"f": f, "g": g, "affine": (A, affine)})
 
 
 @claim(

@@ -1,4 +1,4 @@
-"""Bounds that every network satisfies: what its norm says about its Jacobians (rank2023 §3, bottleneck2023 §3)."""
+"""What the norm of a network says about its Jacobians, and a minimum about its layers (rank2023 §3)."""
 
 from __future__ import annotations
 
@@ -76,9 +76,6 @@ def singular_value_bound(check: Check, subject: Subject) -> None:
         tolerance=rounding(subject.net) + _power_error(found, 2 / L),
         where=lambda i: f"{found.name(i // width)}, k = {i % width + 1}",
     )
-
-
-# ---- What balancedness gives: it holds at minima, and bounds activations and representations through depth
 
 
 @claim(

@@ -1,4 +1,4 @@
-"""Functions of bottleneck rank 1 through data: always to be had, and steep (rank2023 Prop. 2 and Thm 2)."""
+"""Functions of bottleneck rank 1: through data, near them, and against the true rank (rank2023 Prop. 2, 4, 5)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from isthmus._errors import DataError, IsthmusError
 from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
 from isthmus.claims._evidence import (
     Exponent,
+    as_network,
     fit_exponent,
     gaussian_inputs,
     ridge_given,
     some_rows,
     steepest_on_segment,
+    uniform_inputs,
 )
-from isthmus.claims.rank2023._families import uniform_inputs
 from isthmus.constructions import (
     Construction,
     linear_network,
@@ -28,62 +29,6 @@ from isthmus.measures import parameter_norms
 from isthmus.measures._tsp import diameter, path_lower_bound, shortest_path
 from isthmus.networks import FullyConnected
 from isthmus.objective import cost
-
-
-def nearly_rank_one_family() -> Subject:
-    """W_ℓ = diag(1, √(C/L)) at depths 9 to 49, C = 6: balanced, ‖W‖² = L + C, and two dimensions that fade."""
-    C, depths = 6.0, [9, 16, 25, 36, 49]
-    family = [
-        FullyConnected.from_weights([torch.diag(torch.tensor([1.0, math.sqrt(C / L)], dtype=torch.float64))] * L)
-        for L in depths
-    ]
-    return Subject(family[-1], uniform_inputs(64, 2, 1), known={"family": family, "C": C})
-
-
-def fitted_by_rank_one() -> Subject:
-    """Twelve points of a map of the plane, fitted by a network of bottleneck rank 1 and depth 5."""
-    X = gaussian_inputs(12, 2, 1)
-    Y = torch.stack([X[:, 0], (X[:, 0] + X[:, 1]).abs()], 1)
-    return Subject(rank_one(X, Y, 5).network, X, Y, 0.02)
-
-
-def paths_through_surfaces() -> Subject:
-    """A rank-1 fit, and points drawn on closed surfaces of dimension 2 and 3, which have no border to feel."""
-    sizes, growth = [n for n in (60, 120, 240, 480) for _ in range(3)], {}
-    for k in (2, 3):
-        drawn = gaussian_inputs(sum(sizes), k + 1, k)
-        growth[k] = [points / points.norm(dim=1, keepdim=True) for points in drawn.split(sizes)]
-    return fitted_by_rank_one().replace(known={"path growth": growth})
-
-
-def linear_global_minimum() -> Subject:
-    """A linear network of depth 6 at the global minimum of cost + ridge·‖θ‖², in closed form, and its truth.
-
-    With XᵀX = N the loss over A is Σ(s_i − m_i)² + ridge·L·Σs_i^{2/L}, m_i the singular values of the true map: one
-    equation for each, s + ridge·s^{2/L−1} = m, by iteration from s = m.
-    """
-    N, L, ridge = 40, 6, 0.01
-    X = torch.linalg.qr(gaussian_inputs(N, 4, 5)).Q * N**0.5
-    M = gaussian_inputs(3, 2, 6) @ gaussian_inputs(2, 4, 7)
-    U, m, Vh = torch.linalg.svd(M, full_matrices=False)
-    U, m, Vh = U[:, :2], m[:2], Vh[:2]
-    s = m.clone()
-    for _ in range(200):
-        s = m - ridge * s.pow(2 / L - 1)
-    least = linear_network((U * s) @ Vh, L).network
-    return Subject(least, X, X @ M.mT, ridge, known={"truth": linear_network(M, L)})
-
-
-def plane_to_learn() -> Subject:
-    """300 points of the unit square and a linear map of rank 2 to ℝ³: depth 4, well above the threshold."""
-    A = torch.tensor([[1.0, 0.2], [0.1, 1.0], [0.3, 0.3]], dtype=torch.float64)
-    X = uniform_inputs(300, 2, 3)
-    truth = positive_linear_network(A, 4)
-    return Subject(truth.network, X, X @ A.mT, known={"truth": truth, "independent": True})
-
-
-# ---- Functions of bottleneck rank 1 through data: always to be had, and steep (rank2023 Prop. 2 and Thm 2)
-
 
 #: Samples at most that a fit of rank 1 goes through; a theorem about all data holds for some of it.
 FITTED = 200
@@ -97,6 +42,13 @@ def mean_squares(subject: Subject) -> Hypothesis:
     if subject.Y is None:
         return Hypothesis.of("mean squares", None, "targets not given")
     return Hypothesis.of("mean squares", subject.loss == "mse" and subject.Y.ndim == 2, f"loss {subject.loss}")
+
+
+def fitted_by_rank_one() -> Subject:
+    """Twelve points of a map of the plane, fitted by a network of bottleneck rank 1 and depth 5."""
+    X = gaussian_inputs(12, 2, 1)
+    Y = torch.stack([X[:, 0], (X[:, 0] + X[:, 1]).abs()], 1)
+    return Subject(rank_one(X, Y, 5).network, X, Y, 0.02)
 
 
 @claim(
@@ -159,6 +111,15 @@ def whole_loss(net: FullyConnected, X: Tensor, Y: Tensor, ridge: float) -> float
 def _narrow_layer(subject: Subject) -> int | None:
     """The first layer of width 1, the input counted as 0."""
     return next((ell for ell, width in enumerate(subject.net.dims) if width == 1), None)
+
+
+def paths_through_surfaces() -> Subject:
+    """A rank-1 fit, and points drawn on closed surfaces of dimension 2 and 3, which have no border to feel."""
+    sizes, growth = [n for n in (60, 120, 240, 480) for _ in range(3)], {}
+    for k in (2, 3):
+        drawn = gaussian_inputs(sum(sizes), k + 1, k)
+        growth[k] = [points / points.norm(dim=1, keepdim=True) for points in drawn.split(sizes)]
+    return fitted_by_rank_one().replace(known={"path growth": growth})
 
 
 @claim(
@@ -225,6 +186,16 @@ ROWS = 256
 SMALLEST_RATIO = 1e-12
 
 
+def nearly_rank_one_family() -> Subject:
+    """W_ℓ = diag(1, √(C/L)) at depths 9 to 49, C = 6: balanced, ‖W‖² = L + C, and two dimensions that fade."""
+    C, depths = 6.0, [9, 16, 25, 36, 49]
+    family = [
+        FullyConnected.from_weights([torch.diag(torch.tensor([1.0, math.sqrt(C / L)], dtype=torch.float64))] * L)
+        for L in depths
+    ]
+    return Subject(family[-1], uniform_inputs(64, 2, 1), known={"family": family, "C": C})
+
+
 @claim(
     "C-rank-7",
     "If ‖W‖² ≤ L + C at a minimum, some layer ℓ = O(√L) has s_2(Z_ℓ)/s_1(Z_ℓ) = O(L^(−1/4))",
@@ -244,7 +215,7 @@ def layer_of_rank_one(check: Check, subject: Subject) -> None:
     is O(L^{−1/2}), while the trace is at least the variance of the outputs over what the other layers can magnify.
     Where ``known["family"]`` has networks of growing depth, with one ``known["C"]``, the exponent is fitted too.
     """
-    family = [getattr(one, "network", one) for one in subject.known.get("family", [subject.net])]
+    family = [as_network(one) for one in subject.known.get("family", [subject.net])]
     rows = subject.X[some_rows(subject.X, ROWS)]
     norms = [parameter_norms(net) for net in family]
     excess = [one.total - len(one.weights) for one in norms]
@@ -312,6 +283,24 @@ def _narrowing(net: FullyConnected, X: Tensor, C: float, variance: float) -> tup
 SAME = 1e-8
 
 
+def linear_global_minimum() -> Subject:
+    """A linear network of depth 6 at the global minimum of cost + ridge·‖θ‖², in closed form, and its truth.
+
+    With XᵀX = N the loss over A is Σ(s_i − m_i)² + ridge·L·Σs_i^{2/L}, m_i the singular values of the true map: one
+    equation for each, s + ridge·s^{2/L−1} = m, by iteration from s = m.
+    """
+    N, L, ridge = 40, 6, 0.01
+    X = torch.linalg.qr(gaussian_inputs(N, 4, 5)).Q * N**0.5
+    M = gaussian_inputs(3, 2, 6) @ gaussian_inputs(2, 4, 7)
+    U, m, Vh = torch.linalg.svd(M, full_matrices=False)
+    U, m, Vh = U[:, :2], m[:2], Vh[:2]
+    s = m.clone()
+    for _ in range(200):
+        s = m - ridge * s.pow(2 / L - 1)
+    least = linear_network((U * s) @ Vh, L).network
+    return Subject(least, X, X @ M.mT, ridge, known={"truth": linear_network(M, L)})
+
+
 @claim(
     "C-rank-6",
     "Minimisers of data y = f*(x) have ‖Ŵ‖²/L ≤ k + C/L, k = Rank_BN(f*) and C a constant of f* alone",
@@ -354,6 +343,14 @@ def no_more_than_the_truth(check: Check, subject: Subject) -> None:
 def _reproduces(truth: Construction, X: Tensor, Y: Tensor) -> Hypothesis:
     gap = float((truth.network.trace(X).outputs - Y).abs().max()) / max(float(Y.abs().max()), 1e-300)
     return Hypothesis.of("y_i = f*(x_i)", gap <= SAME, f"relative difference {gap:.2g}")
+
+
+def plane_to_learn() -> Subject:
+    """300 points of the unit square and a linear map of rank 2 to ℝ³: depth 4, well above the threshold."""
+    A = torch.tensor([[1.0, 0.2], [0.1, 1.0], [0.3, 0.3]], dtype=torch.float64)
+    X = uniform_inputs(300, 2, 3)
+    truth = positive_linear_network(A, 4)
+    return Subject(truth.network, X, X @ A.mT, known={"truth": truth, "independent": True})
 
 
 @claim(
