@@ -99,6 +99,8 @@ def test_the_parts_of_a_claim():
     """The first that fails is shown, or else the first; the details are those of all."""
     check = Check("C-x", ["given"])
     check.add(MET)
+    with pytest.raises(NotApplicable, match="nothing was compared"):
+        _ = check.verdict
     check.compare(1.0, "≤", 2.0, tolerance=0.0, where="first", details={"a": [1.0]})
     check.each([(2.0, 1.0, "far"), (3.0, 1.0, "near")], "≥", tolerance=0.0, details={"b": [2.0]})
     found = check.verdict

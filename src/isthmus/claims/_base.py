@@ -183,6 +183,8 @@ class Check:
     @property
     def verdict(self) -> Verdict:
         """Of the parts the first that fails, or else the first; with the details of all."""
+        if not self.parts:
+            self.not_applicable("nothing was compared")
         shown = next((part for part in self.parts if part.status == "fails"), self.parts[0])
         return replace(shown, details={name: values for part in self.parts for name, values in part.details.items()})
 
@@ -334,12 +336,13 @@ class Claim:
         """What the claim says of a network."""
         check = Check(self.id, self.hypotheses, self.relation)
         try:
-            if kind_of(subject.net) != self.about:
+            if network_kind(subject.net) != self.about:
                 check.not_applicable(f"needs {self.about}", relation="=")
             self.judge(check, subject)
+            found = check.verdict
         except NotApplicable as silent:
-            return silent.verdict
-        return check.verdict
+            found = silent.verdict
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """What it says, as plain data."""
@@ -400,7 +403,7 @@ def unmet(hypotheses: Iterable[Hypothesis]) -> str:
     return "; ".join(f"{h.name}: {h.status}" + (f" ({h.found})" if h.found else "") for h in missing)
 
 
-def kind_of(net: object) -> str:
+def network_kind(net: object) -> str:
     """What a network is in the words of ``KINDS``; empty for modules that are not of this library."""
     return getattr(type(net), "kind", "")
 

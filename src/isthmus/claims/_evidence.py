@@ -21,7 +21,7 @@ from isthmus.objective import cost
 from isthmus.trace import Trace, activate
 
 
-def as_network(one: Any) -> Any:
+def bare_network(one: Any) -> Any:
     """The network of a construction; anything else as it is."""
     return getattr(one, "network", one)
 

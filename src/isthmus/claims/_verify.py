@@ -17,7 +17,7 @@ from isthmus import _html
 from isthmus._checks import as_matrix, check_choice, check_number, fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus._progress import ProgressFactory, silent
-from isthmus.claims._base import CLAIMS, KINDS, Claim, Hypothesis, Subject, Verdict, kind_of
+from isthmus.claims._base import CLAIMS, KINDS, Claim, Hypothesis, Subject, Verdict, network_kind
 from isthmus.networks import FullyConnected, LeakyResNet, from_torch
 from isthmus.objective import LOSSES, class_indices
 
@@ -175,8 +175,8 @@ def verify(
     check_choice(who, "loss", loss, LOSSES)
     if ridge is not None:
         check_number(who, "ridge", ridge, low=0.0)
-    chain: Any = copy.deepcopy(net).requires_grad_(False) if kind_of(net) in KINDS else from_torch(net)
-    columns, what = SHAPES[kind_of(chain)](chain)
+    chain: Any = copy.deepcopy(net).requires_grad_(False) if network_kind(net) in KINDS else from_torch(net)
+    columns, what = SHAPES[network_kind(chain)](chain)
     inputs = as_matrix(who, "X", X, columns=columns)
     subject = Subject(chain.double(), inputs, _targets(who, Y, inputs, loss), ridge, loss)
     return _run(chosen(who, claims), lambda _: subject, f"{what}, {len(inputs)} samples", progress)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Check, Hypothesis, Subject, claim, kind_of, rounding
-from isthmus.claims._evidence import Points, as_network, gaussian_inputs, is_linear, points_of, random_subject
+from isthmus.claims._base import Check, Hypothesis, Subject, claim, network_kind, rounding
+from isthmus.claims._evidence import Points, bare_network, gaussian_inputs, is_linear, points_of, random_subject
 from isthmus.constructions import Construction, compose, linear_network, parallel, positive_linear_network
 from isthmus.linalg import rank_tolerance, svd
 from isthmus.measures import diagonal_cost, diagonal_expansion, parameter_norms
@@ -87,8 +87,8 @@ def linear_values(pair: Pair) -> tuple[Tensor | None, Tensor | None, Tensor | No
 def function_pairs(subject: Subject, joins: Sequence[str] = JOINS) -> tuple[list[Pair], Hypothesis]:
     """The two functions that are given; of a linear network its lower and upper part at some layers."""
     name = "two functions"
-    f, g = (as_network(subject.known.get(one)) for one in ("f", "g"))
-    if kind_of(f) == kind_of(g) == FullyConnected.kind:
+    f, g = (bare_network(subject.known.get(one)) for one in ("f", "g"))
+    if network_kind(f) == network_kind(g) == FullyConnected.kind:
         join = subject.known.get("join", joins[0])
         met = join in joins
         # Copies: `.double()` would convert the networks of the caller.
@@ -488,7 +488,7 @@ def _family(subject: Subject) -> tuple[list[int], CostEstimate, tuple[FullyConne
     """Depths, costs fitted over them, and two networks whose representations can be compared."""
     given = subject.known.get("family")
     if given is not None and len({one.depth for one in given}) >= 5:
-        nets = sorted((as_network(one) for one in given), key=lambda net: net.depth)
+        nets = sorted((bare_network(one) for one in given), key=lambda net: net.depth)
         depths, norms = [net.depth for net in nets], [parameter_norms(net).total for net in nets]
         return depths, estimate_costs(depths, norms, confidence=CONFIDENCE), (nets[-2], nets[-1])
     if given is not None or not is_linear(subject.net):

@@ -13,7 +13,7 @@ from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
 from isthmus.claims._evidence import (
     Exponent,
     Points,
-    as_network,
+    bare_network,
     fit_exponent,
     gaussian_inputs,
     points_of,
@@ -346,7 +346,7 @@ def diverging_representations(check: Check, subject: Subject) -> None:
     inside = check.assume(_EXPONENT, 0.5 < gamma < 1.0, f"γ = {gamma:g}")
     if given is None:
         given = [divergent(L, gamma) for L in DEPTHS] if inside else []
-    family: list[FullyConnected] = sorted((as_network(one) for one in given), key=lambda net: net.depth)
+    family: list[FullyConnected] = sorted((bare_network(one) for one in given), key=lambda net: net.depth)
     # The corner is where the representations are largest.
     X = torch.cat([subject.X.clamp(0.0, 1.0), torch.ones(1, 3).double()])
     error = max(_example_error(net, X) for net in (*family, subject.net))

@@ -11,7 +11,7 @@ from isthmus._errors import DataError, IsthmusError
 from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
 from isthmus.claims._evidence import (
     Exponent,
-    as_network,
+    bare_network,
     fit_exponent,
     gaussian_inputs,
     ridge_given,
@@ -215,7 +215,7 @@ def layer_of_rank_one(check: Check, subject: Subject) -> None:
     is O(L^{−1/2}), while the trace is at least the variance of the outputs over what the other layers can magnify.
     Where ``known["family"]`` has networks of growing depth, with one ``known["C"]``, the exponent is fitted too.
     """
-    family = [as_network(one) for one in subject.known.get("family", [subject.net])]
+    family = [bare_network(one) for one in subject.known.get("family", [subject.net])]
     rows = subject.X[some_rows(subject.X, ROWS)]
     norms = [parameter_norms(net) for net in family]
     excess = [one.total - len(one.weights) for one in norms]
