@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus._settings import HELP, Settings
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.screen import console, text
 from isthmus.cli.table import Decimal, DecimalMark, Exclude
@@ -73,17 +74,13 @@ def discover(
         TextColumns, typer.Option("--text", help="Columns of text: refuse, a 0/1 column per value, or leave out.")
     ] = TextColumns.error,
     decimal: Decimal = DecimalMark.point,
-    max_rank: Annotated[
-        int | None, typer.Option(metavar="N", help="The largest rank to look for; by default at most 15.")
-    ] = None,
-    rank: Annotated[int | None, typer.Option(metavar="N", help="Do not look for the rank: take this one.")] = None,
-    depth: Annotated[int, typer.Option(help="Layers of the network, an even number.")] = 8,
-    width: Annotated[int, typer.Option(help="Neurons in each layer.")] = 64,
-    ridge: Annotated[
-        float | None, typer.Option(metavar="λ", help="The share of variance a coordinate must explain, about 0.01.")
-    ] = None,
-    replicas: Annotated[int, typer.Option(help="Further walks that must agree.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of weights and divisions.")] = 0,
+    max_rank: Annotated[int | None, typer.Option(metavar="N", help=HELP["max_rank"])] = Settings.max_rank,
+    rank: Annotated[int | None, typer.Option(metavar="N", help=HELP["rank"])] = None,
+    depth: Annotated[int, typer.Option(help=HELP["depth"])] = Settings.depth,
+    width: Annotated[int, typer.Option(help=HELP["width"])] = Settings.width,
+    ridge: Annotated[float | None, typer.Option(metavar="λ", help=HELP["ridge"])] = None,
+    replicas: Annotated[int, typer.Option(help=HELP["replicas"])] = Settings.replicas,
+    seed: Annotated[int, typer.Option(help=HELP["seed"])] = Settings.seed,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -126,11 +123,11 @@ def discover(
     options = {
         "groups": chosen.groups,
         "time": chosen.time,
-        "rank": "auto" if rank is None else rank,
+        "rank": Settings.rank if rank is None else rank,
         "max_rank": max_rank,
         "depth": depth,
         "width": width,
-        "ridge": "auto" if ridge is None else ridge,
+        "ridge": Settings.ridge if ridge is None else ridge,
         "replicas": replicas,
         "seed": seed,
         # The gaps are filled already; this keeps the medians for new rows.
@@ -172,7 +169,7 @@ def run_discovery(
         folder / PROGRESS / LIVE,
         sentence=f"How many variables {_asked(X, Y)}? {len(X)} samples of {X.shape[1]} inputs.",
         command=sys.argv[1:],
-        facts={"ridge": options.get("ridge", "auto"), "loss": options.get("loss", "mse")},
+        facts={"ridge": options.get("ridge", Settings.ridge), "loss": options.get("loss", Settings.loss)},
     )
     with contextlib.redirect_stdout(sys.stderr), record:
         found = discover(X, Y, **options, checkpoint=folder / PROGRESS, show_progress=record.beside(progress))

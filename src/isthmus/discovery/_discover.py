@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import math
 import time as clock
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from isthmus._checks import check_choice, check_integer, check_number, fail
+from isthmus._checks import check_integer, fail
 from isthmus._cite import cites
 from isthmus._errors import ConvergenceWarning, DataError, IsthmusError
 from isthmus._progress import Progress, ProgressFactory, progress, silent
+from isthmus._settings import MAX_RANK, Settings
 from isthmus._tablefile import _counted
 from isthmus._tablevalues import _replaced
 from isthmus.diagnosis import diagnose
@@ -30,46 +33,39 @@ from isthmus.discovery._result import Discovery, checked_names, with_gaps
 from isthmus.discovery._search import Found, search, total_steps
 from isthmus.discovery._task import column_names, make_task, notes_on, numbers, one_hot
 from isthmus.discovery._walk import WIDE, Data, Effort, Stages, fingerprint, polish, wide_level
-from isthmus.objective import LOSSES, constant_cost
+from isthmus.objective import constant_cost
 from isthmus.training import train
 from isthmus.training._plans import carrying_norm
 
-#: λ when `ridge` is "auto".
-STRENGTH = 0.01
+_Discover = TypeVar("_Discover", bound=Callable[..., object])
 
-#: The largest rank looked for unless `max_rank` asks for more.
-MAX_RANK = 15
+
+def _with_settings(function: _Discover) -> _Discover:
+    """Show every setting in the signature, where ``**settings`` stands in the code."""
+    given = inspect.signature(function)
+    own = [one for one in given.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in dataclasses.fields(Settings)]
+    setattr(function, "__signature__", given.replace(parameters=[*own, *more]))  # noqa: B010
+    return function
 
 
 @cites("bottleneck2023", "§4", ids=("Q-bnrank",))
 @cites("rank2023", "§4")
+@_with_settings
 def discover(
     X: Any,
     Y: Any,
     *,
     groups: Any = None,
     time: Any = None,
-    rank: int | str = "auto",
-    max_rank: int | None = None,
-    depth: int = 8,
-    width: int = 64,
-    ridge: float | str = "auto",
     cv: Any = None,
-    replicas: int = 1,
-    steps: int = 50,
-    learning_rate: float = 1e-3,
-    init_scale: float = 1.0,
-    max_samples: int = 5000,
-    missing: str = "error",
-    loss: str = "mse",
-    units: str = "own",
-    input_noise: float = 0.0,
     network: nn.Module | None = None,
-    seed: int = 0,
     feature_names: Any = None,
     target_names: Any = None,
     checkpoint: str | Path | None = None,
     show_progress: bool | ProgressFactory = False,
+    **settings: Any,
 ) -> Discovery:
     """How many variables y = f(x) really depends on, which they are, and the maps in and out.
 
@@ -148,19 +144,14 @@ def discover(
     """
     who = "discover"
     began = clock.monotonic()
-    check_choice(who, "missing", missing, ("error", "median"))
-    check_choice(who, "loss", loss, LOSSES)
-    check_choice(who, "units", units, ("own", "common"))
-    check_integer(who, "replicas", replicas, low=0)
-    check_integer(who, "seed", seed, low=0)
-    check_integer(who, "max_samples", max_samples, low=2)
-    effort = _effort(who, depth, width, ridge, steps, learning_rate, init_scale)
+    chosen = Settings.of(settings)
+    effort = _effort(chosen)
     fill, lost = None, None
     frame_names = column_names(X), column_names(Y)
-    if missing == "median":
+    if chosen.missing == "median":
         X, fill, lost = _filled(who, X)
-    inputs = numbers(who, "X", X, missing=missing)
-    if loss == "cross_entropy":
+    inputs = numbers(who, "X", X, missing=chosen.missing)
+    if chosen.loss == "cross_entropy":
         targets, classes = one_hot(who, Y)
         frame_names = frame_names[0], classes.tolist()
     else:
@@ -173,45 +164,40 @@ def discover(
         checked_names(who, frame_names[1] if target_names is None else target_names, targets.shape[1], "y"),
     )
     rows = {"groups": groups, "time": time, "cv": cv}
-    kind = {"loss": loss, "units": units, "input_noise": check_number(who, "input_noise", input_noise, low=0.0)}
-    about = {"loss": loss, "units": units, "names": names}
-    task = make_task(who, inputs, targets, **rows, seed=seed, max_samples=max_samples, **about)
-    if loss == "cross_entropy":
+    about = {"loss": chosen.loss, "units": chosen.units, "names": names}
+    task = make_task(who, inputs, targets, **rows, seed=chosen.seed, max_samples=chosen.max_samples, **about)
+    if chosen.loss == "cross_entropy":
         task = dataclasses.replace(task, notes=(*task.notes, *notes_on(targets, names[1])))
     if lost is not None and lost.any():
         which = [names[0][j] for j in np.flatnonzero(lost.any(axis=0)).tolist()]
         filled = _replaced(_counted(int(lost.sum()), "missing value"), "the median", which)
         task = dataclasses.replace(task, notes=(filled, *task.notes))
-    fixed = None if rank == "auto" else check_integer(who, "rank", rank, low=1, high=max(task.bound, 1))
-    highest = min(task.bound, MAX_RANK if max_rank is None else check_integer(who, "max_rank", max_rank, low=1))
-    highest = max(highest, fixed or 0)
+    fixed = None if chosen.rank == "auto" else check_integer(who, "rank", chosen.rank, low=1, high=max(task.bound, 1))
+    highest = max(min(task.bound, MAX_RANK if chosen.max_rank is None else chosen.max_rank), fixed or 0)
     if network is not None:
         check_witness(network, inputs.shape[1], targets.shape[1])
-    settings = {
+    shared = ("replicas", "max_samples", "seed", "missing", "loss", "units", "input_noise")
+    told_settings = {
         "network": None if network is None else type(network).__name__,
         "rank": "auto" if fixed is None else fixed,
         "max_rank": highest,
-        "replicas": int(replicas),
-        "max_samples": int(max_samples),
-        "seed": int(seed),
-        "missing": missing,
-        **kind,
+        **{name: getattr(chosen, name) for name in shared},
         "autoencoder": task.autoencoder,
         "held_out": task.splits.describe(),
         **dataclasses.asdict(effort),
     }
     if task.bound == 0:
-        return constant(inputs, targets, names, task.notes, settings, fill, task.why)
+        return constant(inputs, targets, names, task.notes, told_settings, fill, task.why)
     data, scaling_in, scaling_out = task.data(0)
     # One more division than replicas: where two walks disagree there is a third.
-    held = {f"held{index}": task.splits(index)[1] for index in range(replicas + 2)}
-    identity = "" if checkpoint is None else fingerprint(settings, {"X": task.X, "Y": task.Y, **held})
+    held = {f"held{index}": task.splits(index)[1] for index in range(chosen.replicas + 2)}
+    identity = "" if checkpoint is None else fingerprint(told_settings, {"X": task.X, "Y": task.Y, **held})
     stages = Stages(None if checkpoint is None else Path(checkpoint), identity)
     show = show_progress if callable(show_progress) else (progress if show_progress else silent)
     aside: tuple[str, ...] = ()
-    with show(total_steps(effort, highest, replicas), "discover") as bar:
-        if loss == "cross_entropy" and ridge == "auto":
-            strength, why = choose_strength(data, effort, seed=seed, stages=stages, bar=bar)
+    with show(total_steps(effort, highest, chosen.replicas), "discover") as bar:
+        if chosen.loss == "cross_entropy" and chosen.ridge == "auto":
+            strength, why = choose_strength(data, effort, seed=chosen.seed, stages=stages, bar=bar)
             effort, aside = dataclasses.replace(effort, strength=strength), (why,)
         found = search(
             task,
@@ -219,8 +205,8 @@ def discover(
             effort,
             highest=highest,
             fixed=fixed,
-            replicas=replicas,
-            seed=seed,
+            replicas=chosen.replicas,
+            seed=chosen.seed,
             stages=stages,
             bar=bar,
         )
@@ -233,16 +219,16 @@ def discover(
             found.strength,
             data,
             effort,
-            max_samples=max_samples,
-            input_noise=input_noise,
-            seed=seed,
+            max_samples=chosen.max_samples,
+            input_noise=chosen.input_noise,
+            seed=chosen.seed,
             stages=stages,
             bar=bar,
         )
     clues, remarks = _clues(found, data)
     told: tuple[str, ...] = ()
     if network is not None:
-        more, note = testify(network, data, effort.strength, seed)
+        more, note = testify(network, data, effort.strength, chosen.seed)
         clues, told = (*clues, *more), (note,)
     return Discovery(
         rank=found.judgement.rank,
@@ -261,7 +247,7 @@ def discover(
         notes=(*task.notes, *aside, *finished.notes, *told),
         fill=fill,
         settings={
-            **settings,
+            **told_settings,
             "strength": effort.strength,
             "seconds": round(clock.monotonic() - began, 2),
             "stages_reused": stages.reused,
@@ -294,24 +280,18 @@ def _clues(found: Found, data: Data) -> tuple[tuple[Evidence, ...], tuple[str, .
     return clues, ()
 
 
-def _effort(
-    who: str, depth: int, width: int, ridge: float | str, steps: int, learning_rate: float, init_scale: float
-) -> Effort:
-    check_integer(who, "depth", depth, low=4, high=200)
-    if depth % 2:
-        fail(who, "`depth` must be even: half of the layers encode, half decode", depth, f"Pass {depth + 1}.")
-    strength = STRENGTH if ridge == "auto" else check_number(who, "ridge", ridge, low=0.0, high=1.0, low_open=True)
-    steps = check_integer(who, "steps", steps, low=1)
+def _effort(settings: Settings) -> Effort:
+    steps = settings.steps
     return Effort(
-        half=depth // 2,
-        width=check_integer(who, "width", width, low=2),
-        strength=strength,
+        half=settings.depth // 2,
+        width=settings.width,
+        strength=settings.strength,
         warm=max(1, round(0.6 * steps)),
         rise=2 * steps,
         first=max(1, round(1.2 * steps)),
         each=steps,
-        learning_rate=check_number(who, "learning_rate", learning_rate, low=0.0, low_open=True),
-        init_scale=check_number(who, "init_scale", init_scale, low=0.0, low_open=True),
+        learning_rate=settings.learning_rate,
+        init_scale=settings.init_scale,
     )
 
 

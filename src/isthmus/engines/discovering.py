@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,37 +11,13 @@ import numpy as np
 
 from isthmus._checks import fail
 from isthmus._errors import DataError
-from isthmus.discovery import discover
-from isthmus.discovery._result import Discovery
+from isthmus._settings import KINDS
+from isthmus.discovery import Discovery, discover
 from isthmus.experiments._experiment import plain_scalars
 from isthmus.runs import Outcome, Run, provenance
 
-#: Arguments of discover that may be swept, with the type of their values; "auto" and None where they are defaults.
-ARGUMENTS: Mapping[str, type] = {
-    "rank": int,
-    "max_rank": int,
-    "depth": int,
-    "width": int,
-    "ridge": float,
-    "replicas": int,
-    "steps": int,
-    "learning_rate": float,
-    "init_scale": float,
-    "max_samples": int,
-    "missing": str,
-    "loss": str,
-    "units": str,
-    "input_noise": float,
-    "seed": int,
-}
 #: The arrays that a task of discover may have.
 ROLES = ("X", "Y", "groups", "time")
-
-
-def defaults() -> dict[str, Any]:
-    """The swept arguments of :func:`isthmus.discover`, as they are unless given."""
-    known = inspect.signature(discover).parameters
-    return {name: known[name].default for name in ARGUMENTS}
 
 
 def digest(data: Mapping[str, np.ndarray]) -> str:
@@ -61,7 +36,7 @@ def discover_run(parameters: Mapping[str, Any], data: Mapping[str, np.ndarray]) 
     Parameters
     ----------
     parameters : mapping
-        Every argument of :data:`ARGUMENTS`, and ``data``, the :func:`digest` of the arrays.
+        Every setting of discover, and ``data``, the :func:`digest` of the arrays.
     data : mapping of str to ndarray
         ``X``, ``Y`` (the same array as X asks for an autoencoder), and ``groups`` and ``time`` where there are any.
     """
@@ -72,7 +47,7 @@ def discover_run(parameters: Mapping[str, Any], data: Mapping[str, np.ndarray]) 
     X, Y = data["X"], data["Y"]
     # What tells discover an autoencoder is identity, which is lost between processes.
     same = X if X.shape == Y.shape and X.dtype == Y.dtype and np.array_equal(X, Y, equal_nan=True) else Y
-    options = {name: parameters[name] for name in ARGUMENTS}
+    options = {name: parameters[name] for name in KINDS}
     found = discover(X, same, groups=data.get("groups"), time=data.get("time"), **options)
     source = provenance(
         seed=parameters["seed"], dtype="float32", started=began, seconds=round(time.perf_counter() - clock, 3)

@@ -10,8 +10,9 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from isthmus._checks import check_choice, check_number, fail
+from isthmus._checks import check_number, fail
 from isthmus._cite import cites
+from isthmus._settings import Settings
 from isthmus.discovery._maps import ConstantMap, Encoder
 from isthmus.estimators._base import Array, Bottleneck, put_together, take_apart
 from isthmus.files import register
@@ -107,22 +108,22 @@ class BottleneckAutoencoder(Bottleneck):
 
     def __init__(
         self,
-        rank: int | str = "auto",
+        rank: int | str = Settings.rank,
         *,
-        depth: int = 8,
-        width: int = 64,
-        ridge: float | str = "auto",
-        units: str = "own",
-        noise: float = 0.0,
-        max_rank: int | None = None,
+        depth: int = Settings.depth,
+        width: int = Settings.width,
+        ridge: float | str = Settings.ridge,
+        units: str = Settings.units,
+        noise: float = Settings.input_noise,
+        max_rank: int | None = Settings.max_rank,
         cv: Any = None,
-        replicas: int = 1,
-        steps: int = 50,
-        learning_rate: float = 1e-3,
-        init_scale: float = 1.0,
-        max_samples: int = 5000,
-        missing: str = "error",
-        random_state: Any = 0,
+        replicas: int = Settings.replicas,
+        steps: int = Settings.steps,
+        learning_rate: float = Settings.learning_rate,
+        init_scale: float = Settings.init_scale,
+        max_samples: int = Settings.max_samples,
+        missing: str = Settings.missing,
+        random_state: Any = Settings.seed,
         verbose: bool = False,
     ) -> None:
         super().__init__(
@@ -157,14 +158,12 @@ class BottleneckAutoencoder(Bottleneck):
             Numbers or dates that order the rows in time: the last are held out.
         """
         self._check_missing()
-        check_choice("BottleneckAutoencoder", "units", self.units, ("own", "common"))
+        Settings.check("BottleneckAutoencoder", "units", self.units)
         noise = check_number("BottleneckAutoencoder", "noise", self.noise, low=0.0)
         X = self._validated(X, ensure_min_samples=2)
         target = X if self.missing == "error" else _filled(X)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(X.shape[1])])
-        return self._discover(
-            X, target, groups=groups, time=time, units=self.units, input_noise=noise, target_names=names
-        )
+        return self._discover(X, target, groups=groups, time=time, input_noise=noise, target_names=names)
 
     def _take(self) -> None:
         super()._take()

@@ -11,7 +11,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import Tensor
 
-from isthmus._checks import check_choice, fail
+from isthmus._checks import fail
+from isthmus._settings import KINDS, Settings
 from isthmus.discovery import Discovery, discover
 from isthmus.discovery._files import from_parts, to_parts
 from isthmus.discovery._task import holds_dates, refuse_columns
@@ -24,20 +25,20 @@ class Bottleneck(TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        rank: int | str = "auto",
+        rank: int | str = Settings.rank,
         *,
-        depth: int = 8,
-        width: int = 64,
-        ridge: float | str = "auto",
-        max_rank: int | None = None,
+        depth: int = Settings.depth,
+        width: int = Settings.width,
+        ridge: float | str = Settings.ridge,
+        max_rank: int | None = Settings.max_rank,
         cv: Any = None,
-        replicas: int = 1,
-        steps: int = 50,
-        learning_rate: float = 1e-3,
-        init_scale: float = 1.0,
-        max_samples: int = 5000,
-        missing: str = "error",
-        random_state: Any = 0,
+        replicas: int = Settings.replicas,
+        steps: int = Settings.steps,
+        learning_rate: float = Settings.learning_rate,
+        init_scale: float = Settings.init_scale,
+        max_samples: int = Settings.max_samples,
+        missing: str = Settings.missing,
+        random_state: Any = Settings.seed,
         verbose: bool = False,
     ) -> None:
         self.rank = rank
@@ -67,24 +68,15 @@ class Bottleneck(TransformerMixin, BaseEstimator):
 
     def _discover(self, X: Array, Y: Any, **more: Any) -> Self:
         """Discover on checked rows, with the estimator's parameters."""
+        settings = {name: value for name, value in self.get_params(deep=False).items() if name in KINDS}
         self.discovery_: Discovery = discover(
             X,
             Y,
-            rank=self.rank,
-            max_rank=self.max_rank,
-            depth=self.depth,
-            width=self.width,
-            ridge=self.ridge,
             cv=self.cv,
-            replicas=self.replicas,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            init_scale=self.init_scale,
-            max_samples=self.max_samples,
-            missing=self.missing,
             seed=_seed(self.random_state),
             feature_names=getattr(self, "feature_names_in_", None),
             show_progress=self.verbose,
+            **settings,
             **more,
         )
         self._take()
@@ -114,7 +106,7 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         raise caught or TypeError("dates are no numbers")
 
     def _check_missing(self) -> None:
-        check_choice(type(self).__name__, "missing", self.missing, ("error", "median"))
+        Settings.check(type(self).__name__, "missing", self.missing)
 
     def _take(self) -> None:
         """Fitted attributes from the discovery."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from isthmus._html import TONES, number
 from isthmus._progress import duration
-from isthmus.discovery._discover import STRENGTH
+from isthmus._settings import STRENGTH
 from isthmus.discovery._profile import unit_of
 from isthmus.discovery._walk import Effort
 from isthmus.serving.figures import Walks, figures_of

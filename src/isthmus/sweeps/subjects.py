@@ -12,8 +12,9 @@ import numpy as np
 
 from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import DataError
+from isthmus._settings import KINDS, Settings
 from isthmus.engines.base import DISCOVER
-from isthmus.engines.discovering import ARGUMENTS, ROLES, defaults, digest
+from isthmus.engines.discovering import ROLES, digest
 from isthmus.experiments._experiment import Experiment, find_experiment
 from isthmus.sweeps.grid import check_count, read_values
 from isthmus.sweeps.plan import Grid, Plan
@@ -133,15 +134,16 @@ class OfDiscover(Subject):
             fail(_WHO, "`data` must hold X and Y", ", ".join(data) or "nothing", "Pass data={'X': X, 'Y': Y}.")
         self.data = {name: _array(name, value) for name, value in data.items() if value is not None}
         for name in base:
-            check_choice(_WHO, "base", name, ARGUMENTS)
-        self.base = {**defaults(), **base, "data": digest(self.data), "samples": len(self.data["X"])}
+            check_choice(_WHO, "base", name, KINDS)
+        settings = dataclasses.asdict(Settings())
+        self.base = {**settings, **base, "data": digest(self.data), "samples": len(self.data["X"])}
 
     def field_of(self, name: str) -> tuple[str, type, dict[str, Any]]:
-        """An argument of discover."""
-        check_choice(f"{_WHO} discover", "name", name, ARGUMENTS)
-        first = defaults()[name]
+        """A setting of discover."""
+        check_choice(f"{_WHO} discover", "name", name, KINDS)
+        first = getattr(Settings, name)
         words = {"auto": "auto"} if first == "auto" else {"none": None} if first is None else {}
-        return name, ARGUMENTS[name], words
+        return name, KINDS[name], words
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """The one rule of discover that a range easily breaks; all others come as failures of their own."""

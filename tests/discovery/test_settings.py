@@ -1,0 +1,78 @@
+"""The settings of discover: one list, from which the function, estimators, command line and sweeps take theirs."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.main import get_command
+
+import isthmus
+from isthmus import IsthmusError, discover
+from isthmus._settings import HELP, KINDS
+from isthmus.cli import app
+from isthmus.discovery import Settings
+from isthmus.objective import LOSSES
+
+DEFAULTS = dataclasses.asdict(Settings())
+#: Other names of settings: in estimators scikit-learn's.
+ALIASES = {"random_state": "seed", "noise": "input_noise"}
+ESTIMATORS = [isthmus.BottleneckRegressor, isthmus.BottleneckClassifier, isthmus.BottleneckAutoencoder]
+
+
+def test_the_function_shows_and_explains_every_setting():
+    shown = inspect.signature(discover).parameters
+    assert {name: shown[name].default for name in DEFAULTS} == DEFAULTS
+    assert all(one.kind is one.KEYWORD_ONLY for name, one in shown.items() if name in DEFAULTS)
+    explained = re.findall(r"^(\w+(?:, \w+)*) : ", inspect.getdoc(discover) or "", re.MULTILINE)
+    assert set(DEFAULTS) <= {name for line in explained for name in line.split(", ")}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_estimators_have_the_same_defaults(estimator):
+    given = {ALIASES.get(name, name): value for name, value in estimator().get_params().items()}
+    shared = set(given) & set(DEFAULTS)
+    assert {name: given[name] for name in shared} == {name: DEFAULTS[name] for name in shared}
+    assert shared >= set(DEFAULTS) - {"loss", "units", "input_noise"}
+    assert set(given) - shared == {"cv", "verbose"}
+
+
+def test_the_command_has_the_same_defaults_and_help():
+    command: Any = get_command(app)
+    options = {one.name: one for one in command.commands["discover"].params}
+    for name in ("max_rank", "rank", "depth", "width", "ridge", "replicas", "seed"):
+        assert options[name].help == HELP[name]
+        assert options[name].default == (None if DEFAULTS[name] == "auto" else DEFAULTS[name])
+
+
+def test_every_loss_is_allowed():
+    assert [Settings(loss=loss).loss for loss in LOSSES] == list(LOSSES)
+    with pytest.raises(IsthmusError, match=", ".join(map(repr, LOSSES))):
+        Settings(loss="hinge")
+
+
+def test_values_are_checked_and_plain():
+    kept = Settings(depth=np.int64(6), ridge=1, seed=np.uint8(3))
+    assert (kept.depth, kept.ridge, kept.strength, kept.seed) == (6, 1.0, 1.0, 3)
+    assert all(type(getattr(kept, name)) in (kind, str, type(None)) for name, kind in KINDS.items())
+    assert Settings().strength == 0.01
+    with pytest.raises(IsthmusError, match="discover: `depth` must be even.*Pass 8"):
+        Settings(depth=7)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kept.depth = 8  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(IsthmusError, match=f"among {', '.join(DEFAULTS)}. Got 'ranks'"):
+        discover(np.zeros((3, 2)), np.zeros((3, 2)), ranks=2)
+
+
+def test_they_are_light():
+    script = "import isthmus._settings, sys; assert not {'torch', 'numpy'} & set(sys.modules), 'heavy'"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
