@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from isthmus._settings import STRENGTH
 from isthmus.discovery import _fits as fits
 from isthmus.discovery import _verdict as verdict
-from isthmus.discovery._walk import Effort
+from isthmus.discovery._walk import TOLERANCE
 from isthmus.files import read_json
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -167,7 +168,7 @@ def test_the_rank_page_has_the_constants_of_the_verdict():
     for name, (value, words) in constants.items():
         assert getattr(verdict, name) == value, name
         assert words in text, words
-    assert (Effort().strength, Effort().tolerance) == (0.01, 0.1)
+    assert (STRENGTH, TOLERANCE) == (0.01, 0.1)
     assert "10 % of it + λ/2" in text
     assert (fits.REST_STEPS, fits.REST) == (20, 0.03)
     assert "less than 3 % over the last 20 steps" in text

@@ -81,6 +81,26 @@ class Settings:
         """λ."""
         return STRENGTH if isinstance(self.ridge, str) else self.ridge
 
+    @property
+    def warm(self) -> int:
+        """Steps of Adam from random weights."""
+        return max(1, round(0.6 * self.steps))
+
+    @property
+    def rise(self) -> int:
+        """Steps of L-BFGS after these, while the ridge grows."""
+        return 2 * self.steps
+
+    @property
+    def first(self) -> int:
+        """Steps after these, at the full ridge."""
+        return max(1, round(1.2 * self.steps))
+
+    @property
+    def from_random(self) -> int:
+        """All steps from random weights."""
+        return self.warm + self.rise + self.first
+
 
 _FIELDS = {one.name: one for one in fields(Settings)}
 

@@ -9,10 +9,12 @@ from scipy.special import log_softmax
 from sklearn.metrics import log_loss
 
 from isthmus import DataError
+from isthmus.discovery import Settings
+from isthmus.discovery._columns import one_hot
+from isthmus.discovery._final import COLDEST, accuracy, temperature
 from isthmus.discovery._profile import RankProfile
 from isthmus.discovery._splits import Splits
-from isthmus.discovery._task import COLDEST, Scaling, accuracy, make_task, notes_on, one_hot, temperature
-from isthmus.discovery._walk import Data
+from isthmus.discovery._task import Data, Scaling, make_task, notes_on
 from made import hourglass, profile_of
 from tools import SEED, assert_close
 
@@ -89,9 +91,7 @@ def test_temperature_is_that_of_the_labels():
 def test_errors_are_log_losses_relative_to_the_entropy():
     rng = np.random.default_rng(SEED)
     X, labels = rng.standard_normal((40, 5)), rng.integers(0, 4, 40)
-    task = make_task(
-        "t", X, np.eye(4)[labels], groups=None, time=None, cv=None, seed=0, max_samples=100, loss="cross_entropy"
-    )
+    task = make_task(X, np.eye(4)[labels], Settings(max_samples=100, loss="cross_entropy"))
     data, _, outputs = task.data(0)
     assert isinstance(data, Data)
     p = data.Y.double().mean(0).numpy()
@@ -111,10 +111,8 @@ def test_errors_are_log_losses_relative_to_the_entropy():
 
 def test_a_class_that_was_never_trained_on_leaves_errors_finite():
     X, labels = np.arange(20.0)[:, None], np.array([0, 1] * 8 + [2] * 4)
-    task = make_task(
-        "t", X, np.eye(3)[labels], groups=None, time=np.arange(20), cv=None, seed=0, max_samples=100,
-        loss="cross_entropy",
-    )  # fmt: skip
+    settings = Settings(max_samples=100, loss="cross_entropy")
+    task = make_task(X, np.eye(3)[labels], settings, time=np.arange(20))
     data = task.data(0)[0]
     assert float(data.Y.sum(0)[2]) == 0.0
     assert np.isfinite(data.baseline).all()
@@ -123,10 +121,10 @@ def test_a_class_that_was_never_trained_on_leaves_errors_finite():
 def test_a_file_sorted_by_class_is_no_series():
     labels = np.repeat([0, 1, 2], 30)
     X = np.random.default_rng(SEED).standard_normal((90, 2))
-    options = {"groups": None, "time": None, "cv": None, "seed": 0, "max_samples": 100, "loss": "cross_entropy"}
-    assert not make_task("t", X, np.eye(3)[labels], **options).notes
+    settings = Settings(max_samples=100, loss="cross_entropy")
+    assert not make_task(X, np.eye(3)[labels], settings).notes
     waves = np.repeat([0, 1, 2, 0, 2, 1], 15)
-    assert "resemble each other" in make_task("t", X, np.eye(3)[waves], **options).notes[0]
+    assert "resemble each other" in make_task(X, np.eye(3)[waves], settings).notes[0]
 
 
 def test_profiles_say_what_errors_are_shares_of():

@@ -13,7 +13,7 @@ import pytest
 from isthmus import discover, files, problems
 from isthmus.discovery._files import to_parts
 from isthmus.discovery._fits import Fit
-from isthmus.discovery._walk import Stages, fingerprint
+from isthmus.discovery._walk import Stages, identity_of
 from isthmus.training._lbfgs import LBFGS
 from made import hourglass
 from tools import SEED
@@ -175,11 +175,11 @@ def test_one_stage(tmp_path):
 def test_fingerprint_is_of_everything():
     A = np.arange(6.0).reshape(2, 3)
     prints = {
-        fingerprint({"a": 1}, {"X": A}),
-        fingerprint({"a": 2}, {"X": A}),
-        fingerprint({"a": 1}, {"X": A + 1e-15}),
-        fingerprint({"a": 1}, {"X": A.reshape(3, 2)}),
-        fingerprint({"a": 1}, {"Y": A}),
+        identity_of({"a": 1}, {"X": A}),
+        identity_of({"a": 2}, {"X": A}),
+        identity_of({"a": 1}, {"X": A + 1e-15}),
+        identity_of({"a": 1}, {"X": A.reshape(3, 2)}),
+        identity_of({"a": 1}, {"Y": A}),
     }
     assert len(prints) == 5
-    assert fingerprint({"a": 1}, {"X": A}) == fingerprint({"a": 1}, {"X": np.asfortranarray(A)})
+    assert identity_of({"a": 1}, {"X": A}) == identity_of({"a": 1}, {"X": np.asfortranarray(A)})

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from isthmus import DataError
+from isthmus.discovery import Settings
 from isthmus.discovery._task import make_task, moments_of
 from isthmus.tables import choose_columns
 from tools import gaussian
 
 
 def task_of(X, Y, *, groups=None, time=None, cv=None, seed=0, max_samples=5000):
-    return make_task("discover", X, Y, groups=groups, time=time, cv=cv, seed=seed, max_samples=max_samples)
+    return make_task(X, Y, Settings(seed=seed, max_samples=max_samples), groups=groups, time=time, cv=cv)
 
 
 def arrays(n=60, d_in=4, d_out=3):

@@ -16,11 +16,9 @@ from made import level, levels_of, profile_of
 CLEAR = {1: 0.30, 2: 0.0101, 3: 0.01, 16: 0.01}
 
 
-def judged(
-    errors, *, finer=None, replicas=(CLEAR,), highest=5, bound=5, baseline=1.0, rows=200, effort=None, **options
-):
+def judged(errors, *, finer=None, replicas=(CLEAR,), highest=5, bound=5, baseline=1.0, rows=200, **options):
     levels = levels_of(errors, rows=rows, **options)
-    profile = profile_of(errors, rows=rows, effort=effort, baseline=baseline, **options)
+    profile = profile_of(errors, rows=rows, baseline=baseline, **options)
     others = [profile_of(one, seed=i + 1) for i, one in enumerate(replicas)]
     constant = baseline * level(1, 1.0, rows=rows).errors
     fine = levels_of(finer or {}, rows=rows)

@@ -8,38 +8,42 @@ import torch
 
 from isthmus import IsthmusError, problems
 from isthmus._progress import silent
+from isthmus.discovery import Settings
 from isthmus.discovery._fits import narrow
-from isthmus.discovery._task import make_task
+from isthmus.discovery._task import Data, make_task
 from isthmus.discovery._walk import (
     COLLAPSED,
     UNUSED,
     WIDE,
-    Data,
-    Effort,
+    Context,
     Stages,
     _fresh,
     _from_random,
     copy_of,
     refine,
+    slack,
     walk,
 )
 from made import hourglass
 from tools import SEED, assert_close, gaussian
 
-EFFORT = Effort(half=2, width=24, warm=10, rise=30, first=25, each=25)
+SMALL = Settings(depth=4, width=24, steps=25)
+
+
+def context_of(data, settings=SMALL):
+    with silent(1, "walk") as bar:
+        return Context(data, settings, Stages(None, ""), bar, settings.depth, settings.strength, settings.seed)
 
 
 @pytest.fixture(scope="module")
 def data():
     problem = problems.linear(d_in=5, d_out=5, rank=3, samples=120, seed=SEED)
-    task = make_task("t", problem.X, problem.Y, groups=None, time=None, cv=None, seed=0, max_samples=5000)
+    task = make_task(problem.X, problem.Y, Settings())
     return task.data(0)[0]
 
 
-def walked(data, highest, effort=EFFORT, **options):
-    with silent(1, "walk") as bar:
-        options = {"bound": 3, **options}
-        return walk(data, effort, highest, seed=0, name="main", stages=Stages(None, ""), bar=bar, **options)
+def walked(data, highest, settings=SMALL, **options):
+    return walk(context_of(data, settings), highest, **{"bound": 3, **options})
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +71,10 @@ def test_it_repeats_to_the_bit(data, levels):
 
 
 def test_limits(data):
-    short = Effort(half=2, width=8, warm=1, rise=2, first=2, each=1)
+    short = Settings(depth=4, width=8, steps=1)
     assert [level.rank for level in walked(data, 2, short)] == [WIDE, 2, 1]
     assert [level.rank for level in walked(data, 3, short, down_to=2)] == [WIDE, 3, 2]
-    wide = walked(data, 20, Effort(half=2, width=24, warm=1, rise=2, first=2, each=1), down_to=18)
+    wide = walked(data, 20, Settings(depth=4, width=24, steps=1), down_to=18)
     assert wide[0].rank == 21
     assert [level.rank for level in wide[1:]] == list(range(wide[1].rank, 17, -1))
 
@@ -101,31 +105,29 @@ def test_coordinates_that_went_at_once_go_one_by_one(data, monkeypatch):
 def test_small_weights_that_collapse_are_started_again():
     """Through six layers weights of a third are as good as none; the ridge would remove them."""
     problem = problems.teacher(d_in=6, rank=2, d_out=6, samples=200, noise=0.05, seed=SEED)
-    task = make_task("t", problem.X, problem.Y, groups=None, time=None, cv=None, seed=0, max_samples=5000)
+    task = make_task(problem.X, problem.Y, Settings())
     data = task.data(0)[0]
-    small = Effort(half=4, width=16, strength=0.05, warm=10, rise=20, first=10, each=10, init_scale=0.1)
-    ridge = small.strength * data.variance / small.depth
-    assert _from_random(data, small, WIDE, ridge, 0, small.init_scale).cost > COLLAPSED
-    again = _fresh(data, small, WIDE, ridge, 0)
+    small = context_of(data, Settings(depth=8, width=16, ridge=0.05, steps=10, init_scale=0.1))
+    assert _from_random(small, WIDE, 0, 0.1).cost > COLLAPSED
+    again = _fresh(small, WIDE)
     assert again.cost < COLLAPSED
-    assert again.cost == _from_random(data, small, WIDE, ridge, 0, 1.0).cost
+    assert again.cost == _from_random(small, WIDE, 0, 1.0).cost
 
 
 def test_weights_that_overflow_are_an_error(data):
     with pytest.raises(IsthmusError, match="finite outputs"):
-        walked(data, 3, Effort(half=2, width=8, warm=1, rise=1, first=1, each=1, init_scale=1e15))
+        walked(data, 3, Settings(depth=4, width=8, steps=1, init_scale=1e15))
 
 
 def test_a_finer_level_has_a_lower_cost(data, levels):
-    with silent(1, "refine") as bar:
-        fine = refine(data, EFFORT, levels[1:2], seed=0, name="main", stages=Stages(None, ""), bar=bar)
+    fine = refine(context_of(data), levels[1:2])
     assert [level.rank for level in fine] == [3]
     assert fine[0].fit.cost < levels[1].fit.cost
     assert fine[0].fit.norm > levels[1].fit.norm
 
 
 def test_slack():
-    assert Effort(strength=0.01, tolerance=0.1).slack(0.2) == pytest.approx(0.025)
+    assert slack(0.2, 0.01) == pytest.approx(0.025)
 
 
 def test_a_copy_is_its_own():

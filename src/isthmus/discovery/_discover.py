@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
-import math
 import time as clock
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from isthmus._checks import check_integer, fail
+from isthmus._checks import check_integer
 from isthmus._cite import cites
-from isthmus._errors import ConvergenceWarning, DataError, IsthmusError
-from isthmus._progress import Progress, ProgressFactory, progress, silent
+from isthmus._progress import ProgressFactory, progress, silent
 from isthmus._settings import MAX_RANK, Settings
-from isthmus._tablefile import _counted
-from isthmus._tablevalues import _replaced
-from isthmus.diagnosis import diagnose
 from isthmus.diagnosis._ranks import Evidence
-from isthmus.discovery._evidence import explaining_gradients, gather
+from isthmus.discovery._columns import read_arrays
+from isthmus.discovery._evidence import check_witness, explaining_gradients, gather_evidence, testify
 from isthmus.discovery._final import constant, finish_fit
 from isthmus.discovery._maps import apply
-from isthmus.discovery._result import Discovery, checked_names, with_gaps
-from isthmus.discovery._search import Found, search, total_steps
-from isthmus.discovery._task import column_names, make_task, notes_on, numbers, one_hot
-from isthmus.discovery._walk import WIDE, Data, Effort, Stages, fingerprint, polish, wide_level
-from isthmus.objective import constant_cost
-from isthmus.training import train
-from isthmus.training._plans import carrying_norm
+from isthmus.discovery._result import Discovery
+from isthmus.discovery._search import Found, choose_strength, search_rank, total_steps
+from isthmus.discovery._task import Data, Task, make_task
+from isthmus.discovery._walk import TOLERANCE, Context, Stages, identity_of
 
 _Discover = TypeVar("_Discover", bound=Callable[..., object])
 
@@ -145,91 +133,39 @@ def discover(
     who = "discover"
     began = clock.monotonic()
     chosen = Settings.of(settings)
-    effort = _effort(chosen)
-    fill, lost = None, None
-    frame_names = column_names(X), column_names(Y)
-    if chosen.missing == "median":
-        X, fill, lost = _filled(who, X)
-    inputs = numbers(who, "X", X, missing=chosen.missing)
-    if chosen.loss == "cross_entropy":
-        targets, classes = one_hot(who, Y)
-        frame_names = frame_names[0], classes.tolist()
-    else:
-        targets = numbers(who, "Y", Y)
-    if len(inputs) != len(targets):
-        got = f"{len(inputs)} and {len(targets)}"
-        fail(who, "`X` and `Y` must have as many rows", got, "Align them.", error=DataError)
-    names = (
-        checked_names(who, frame_names[0] if feature_names is None else feature_names, inputs.shape[1], "x"),
-        checked_names(who, frame_names[1] if target_names is None else target_names, targets.shape[1], "y"),
-    )
-    rows = {"groups": groups, "time": time, "cv": cv}
-    about = {"loss": chosen.loss, "units": chosen.units, "names": names}
-    task = make_task(who, inputs, targets, **rows, seed=chosen.seed, max_samples=chosen.max_samples, **about)
-    if chosen.loss == "cross_entropy":
-        task = dataclasses.replace(task, notes=(*task.notes, *notes_on(targets, names[1])))
-    if lost is not None and lost.any():
-        which = [names[0][j] for j in np.flatnonzero(lost.any(axis=0)).tolist()]
-        filled = _replaced(_counted(int(lost.sum()), "missing value"), "the median", which)
-        task = dataclasses.replace(task, notes=(filled, *task.notes))
+    inputs, targets, names, fill, notes = read_arrays(X, Y, chosen, feature_names, target_names)
+    task = make_task(inputs, targets, chosen, names=names, groups=groups, time=time, cv=cv)
     fixed = None if chosen.rank == "auto" else check_integer(who, "rank", chosen.rank, low=1, high=max(task.bound, 1))
     highest = max(min(task.bound, MAX_RANK if chosen.max_rank is None else chosen.max_rank), fixed or 0)
     if network is not None:
         check_witness(network, inputs.shape[1], targets.shape[1])
-    shared = ("replicas", "max_samples", "seed", "missing", "loss", "units", "input_noise")
-    told_settings = {
+    record = {
         "network": None if network is None else type(network).__name__,
         "rank": "auto" if fixed is None else fixed,
         "max_rank": highest,
-        **{name: getattr(chosen, name) for name in shared},
-        "autoencoder": task.autoencoder,
-        "held_out": task.splits.describe(),
-        **dataclasses.asdict(effort),
+        **_record(task),
     }
+    about = {"feature_names": names[0], "target_names": names[1], "fill": fill}
+    notes = (*notes, *task.notes)
     if task.bound == 0:
-        return constant(inputs, targets, names, task.notes, told_settings, fill, task.why)
+        return constant(inputs, targets, task.why, notes=notes, settings=record, **about)
     data, scaling_in, scaling_out = task.data(0)
-    # One more division than replicas: where two walks disagree there is a third.
-    held = {f"held{index}": task.splits(index)[1] for index in range(chosen.replicas + 2)}
-    identity = "" if checkpoint is None else fingerprint(told_settings, {"X": task.X, "Y": task.Y, **held})
-    stages = Stages(None if checkpoint is None else Path(checkpoint), identity)
+    stages = _stages(checkpoint, task, record)
     show = show_progress if callable(show_progress) else (progress if show_progress else silent)
-    aside: tuple[str, ...] = ()
-    with show(total_steps(effort, highest, chosen.replicas), "discover") as bar:
+    with show(total_steps(chosen, highest), who) as bar:
+        context = Context(data, chosen, stages, bar, chosen.depth, chosen.strength, chosen.seed)
         if chosen.loss == "cross_entropy" and chosen.ridge == "auto":
-            strength, why = choose_strength(data, effort, seed=chosen.seed, stages=stages, bar=bar)
-            effort, aside = dataclasses.replace(effort, strength=strength), (why,)
-        found = search(
-            task,
-            data,
-            effort,
-            highest=highest,
-            fixed=fixed,
-            replicas=chosen.replicas,
-            seed=chosen.seed,
-            stages=stages,
-            bar=bar,
-        )
-        finished = finish_fit(
-            task.X,
-            task.Y,
-            scaling_in,
-            scaling_out,
-            found.chosen,
-            found.strength,
-            data,
-            effort,
-            max_samples=chosen.max_samples,
-            input_noise=chosen.input_noise,
-            seed=chosen.seed,
-            stages=stages,
-            bar=bar,
-        )
+            strength, why = choose_strength(context)
+            context, notes = dataclasses.replace(context, strength=strength), (*notes, why)
+        found = search_rank(task, context, highest, fixed)
+        closing = dataclasses.replace(context, strength=found.strength)
+        last = finish_fit(task, scaling_in, scaling_out, closing, found.chosen)
     clues, remarks = _clues(found, data)
-    told: tuple[str, ...] = ()
+    notes = (*notes, *last.notes)
     if network is not None:
-        more, note = testify(network, data, effort.strength, chosen.seed)
-        clues, told = (*clues, *more), (note,)
+        more, note = testify(network, data, context.strength, chosen.seed)
+        clues, notes = (*clues, *more), (*notes, note)
+    spent = {"seconds": round(clock.monotonic() - began, 2), "stages_reused": stages.reused}
     return Discovery(
         rank=found.judgement.rank,
         verdict=found.judgement.verdict,
@@ -237,22 +173,40 @@ def discover(
         profile=found.profile,
         replicas=found.replicas,
         evidence=clues,
-        sensitivity=finished.sensitivity,
-        encoder=finished.encoder,
-        decoder=finished.decoder,
-        coordinates=apply(finished.encoder, inputs),
+        sensitivity=last.sensitivity,
+        encoder=last.encoder,
+        decoder=last.decoder,
+        coordinates=apply(last.encoder, inputs),
         error=found.chosen.error,
-        feature_names=names[0],
-        target_names=names[1],
-        notes=(*task.notes, *aside, *finished.notes, *told),
-        fill=fill,
-        settings={
-            **told_settings,
-            "strength": effort.strength,
-            "seconds": round(clock.monotonic() - began, 2),
-            "stages_reused": stages.reused,
-        },
+        notes=notes,
+        settings={**record, "strength": context.strength, **spent},
+        **about,
     )
+
+
+def _record(task: Task) -> dict[str, Any]:
+    """How it is computed, as plain data, beside what is asked for."""
+    settings = task.settings
+    shared = ("replicas", "max_samples", "seed", "missing", "loss", "units", "input_noise")
+    return {
+        **{name: getattr(settings, name) for name in shared},
+        "autoencoder": task.autoencoder,
+        "held_out": task.splits.describe(),
+        "half": settings.depth // 2,
+        **{name: getattr(settings, name) for name in ("width", "strength", "warm", "rise", "first")},
+        "each": settings.steps,
+        "learning_rate": settings.learning_rate,
+        "init_scale": settings.init_scale,
+        "tolerance": TOLERANCE,
+    }
+
+
+def _stages(checkpoint: str | Path | None, task: Task, record: dict[str, Any]) -> Stages:
+    if checkpoint is None:
+        return Stages(None, "")
+    # One more division than replicas: where two walks disagree there is a third.
+    held = {f"held{index}": task.splits(index)[1] for index in range(task.settings.replicas + 2)}
+    return Stages(Path(checkpoint), identity_of(record, {"X": task.X, "Y": task.Y, **held}))
 
 
 def _clues(found: Found, data: Data) -> tuple[tuple[Evidence, ...], tuple[str, ...]]:
@@ -262,7 +216,7 @@ def _clues(found: Found, data: Data) -> tuple[tuple[Evidence, ...], tuple[str, .
         count = explaining_gradients(network, data.X)
         what = f"{count} linear direction{'s' * (count != 1)} of the inputs"
         return (), (f"a linear substitute for the rank: the gradient of f varies in {what} (AGOP)",)
-    clues = tuple(gather(found.levels[0].fit.network, network, data, found.levels[0].shares))
+    clues = tuple(gather_evidence(found.levels[0].fit.network, network, data, found.levels[0].shares))
     by_name = {item.name: item for item in clues}
     local, jacobian = by_name["TwoNN on the coordinates"], by_name["Jacobian"].rank
     if jacobian is not None and 0 < jacobian < found.judgement.rank:
@@ -278,123 +232,3 @@ def _clues(found: Found, data: Data) -> tuple[tuple[Evidence, ...], tuple[str, .
         )
         return clues, (remark,)
     return clues, ()
-
-
-def _effort(settings: Settings) -> Effort:
-    steps = settings.steps
-    return Effort(
-        half=settings.depth // 2,
-        width=settings.width,
-        strength=settings.strength,
-        warm=max(1, round(0.6 * steps)),
-        rise=2 * steps,
-        first=max(1, round(1.2 * steps)),
-        each=steps,
-        learning_rate=settings.learning_rate,
-        init_scale=settings.init_scale,
-    )
-
-
-def _filled(who: str, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """X with medians in place of NaN, the medians, and where NaN was."""
-    array = with_gaps(who, X)
-    lost = np.isnan(array)
-    if array.ndim == 2 and lost.all(axis=0).any():
-        columns = np.flatnonzero(lost.all(axis=0))[:5].tolist()
-        fail(who, "every column of `X` must have a value", f"none in columns {columns}", "Drop them.", error=DataError)
-    fill = np.nanmedian(array, axis=0)
-    return np.where(lost, fill, array), fill, lost
-
-
-# ---- Another network asked about the same data: what its isthmus says stands among the evidence
-
-
-#: Rows that its representations are looked at on.
-ROWS = 1000
-
-
-def check_witness(network: object, d_in: int, d_out: int) -> None:
-    """Fail unless ``network`` is a module from the inputs to the outputs."""
-    who, fix = "discover", "Pass e.g. isthmus.LeakyResNet(d_in, d_out), or leave `network` out."
-    if not isinstance(network, nn.Module):
-        fail(who, "`network` must be a torch.nn.Module", type(network).__name__, fix)
-    parameter = next(network.parameters(), None)
-    if parameter is None:
-        fail(who, "`network` must have parameters", type(network).__name__, fix)
-    try:
-        with torch.no_grad():
-            shape = tuple(network(torch.zeros(2, d_in, dtype=parameter.dtype)).shape)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        fail(who, f"`network` must map (N, {d_in}) to (N, {d_out})", f"{type(error).__name__}: {error}", fix)
-    if shape != (2, d_out):
-        fail(who, f"`network` must map (N, {d_in}) to (N, {d_out})", f"outputs of shape {shape} for 2 rows", fix)
-
-
-def testify(network: nn.Module, data: Data, strength: float, seed: int) -> tuple[tuple[Evidence, ...], str]:
-    """Train a copy on the scaled rows, each dimension at the same price as in the discovery, and diagnose it.
-
-    Returns
-    -------
-    tuple of Evidence, str
-        What it counts, and how its training ended.
-    """
-    kind = type(network).__name__
-    net = copy.deepcopy(network).to(data.X.dtype)
-    alone = constant_cost(data.Y, data.loss)
-    ridge = strength * alone / carrying_norm(net)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the state is told in the note
-        result = train(net, data.X, data.Y, ridge=ridge, loss=data.loss, seed=seed)
-    if result.state == "interrupted":
-        raise KeyboardInterrupt
-    note = (
-        f"the given {kind}: training {result.state} ({result.reason}), cost {result.cost / alone:.3g} of a constant's"
-    )
-    rows = slice(None, None, max(1, -(-len(data.X) // ROWS)))
-    try:
-        found = diagnose(net, data.X[rows], data.Y[rows], ridge=ridge, loss=data.loss)
-    except IsthmusError as error:
-        return (), f"{note}; not diagnosed: {error}"
-    rank = found.rank if found.verdict == "determined" else None
-    meaning = "narrowest place of the network that was given, trained on the same rows"
-    clues = [Evidence(f"given {kind}", math.nan if rank is None else float(rank), rank, meaning)]
-    if found.mechanics is not None and found.mechanics.arrays is not None:
-        clues.append(
-            Evidence(
-                f"given {kind}: −(2/L̃)𝓗",
-                found.mechanics.rank_estimate,
-                None,
-                f"approaches the rank from below with L̃ at critical points; here: {found.mechanics.state}",
-            )
-        )
-    return tuple(clues), note
-
-
-# ---- How strong the ridge of a classification must be: labels are often wrong by chance, and networks learn by heart
-
-
-#: λ that are tried, falling; the last is that of a regression.
-STRENGTHS = (0.1, 0.03, 0.01)
-
-
-def choose_strength(data: Data, effort: Effort, *, seed: int, stages: Stages, bar: Progress) -> tuple[float, str]:
-    """The largest λ at which a wide network predicts held-out rows about as well as at any, and the errors in words.
-
-    A squared error with a small ridge averages noise; a log loss with a small ridge is driven to 0 on every training
-    row, wrong labels included. The network is trained at the largest λ and then on at each smaller one.
-    """
-    errors: list[float] = []
-    level = None
-    for strength in STRENGTHS:
-        trial = dataclasses.replace(effort, strength=strength)
-        if level is None:
-            level = wide_level(data, trial, WIDE, seed=seed, name="strength", stages=stages, bar=bar)
-        else:
-            level = polish(data, trial, level, seed=seed, name=f"strength-{strength:g}", stages=stages, bar=bar)
-        errors.append(level.error)
-    finite = np.where(np.isfinite(errors), errors, np.inf)
-    least = float(finite.min())
-    allowed = least + dataclasses.replace(effort, strength=STRENGTHS[-1]).slack(least)
-    chosen = STRENGTHS[int(np.argmax(finite <= allowed))]
-    listed = ", ".join(f"{error:.3g} at λ = {strength:g}" for strength, error in zip(STRENGTHS, errors))
-    return chosen, f"λ = {chosen:g} was taken for a wide network's error on the rows held out: {listed}"

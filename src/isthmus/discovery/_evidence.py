@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from isthmus._checks import fail
+from isthmus._errors import ConvergenceWarning, IsthmusError
+from isthmus.diagnosis import diagnose
 from isthmus.diagnosis._ranks import EXPLAINED, Evidence, explaining, rounded
 from isthmus.discovery._fits import weigh
-from isthmus.discovery._walk import UNUSED, Data
+from isthmus.discovery._task import Data
+from isthmus.discovery._walk import UNUSED
 from isthmus.measures import agop, bottleneck_rank, jacobian_spectra, parameter_norms, read_spectrum, two_nn
 from isthmus.measures._dimension import FEWEST_POINTS, GRAPH_POINTS, flattening_loss
 from isthmus.networks import Hourglass
+from isthmus.objective import constant_cost
+from isthmus.training import train
+from isthmus.training._plans import carrying_norm
 
 #: Rows that the measures look at.
 ROWS = 1000
@@ -42,7 +51,7 @@ def flattening(net: Hourglass, data: Data) -> float:
     return flattening_loss((Z - found.mean) @ found.into.mT, net.rank - 1)
 
 
-def gather(wide: Hourglass, chosen: Hourglass, data: Data, shares: NDArray[np.float64]) -> list[Evidence]:
+def gather_evidence(wide: Hourglass, chosen: Hourglass, data: Data, shares: NDArray[np.float64]) -> list[Evidence]:
     """All of them, from the widest network, the chosen one, and the scaled training rows."""
     rows = slice(None, None, max(1, -(-len(data.X) // ROWS)))
     X, Y = data.X[rows].double(), data.Y[rows].double()
@@ -110,3 +119,63 @@ def explaining_gradients(net: Hourglass, X: Tensor) -> int:
     """The AGOP dimension: linear directions of the inputs with nearly all of the squared gradients."""
     rows = X[:: max(1, -(-len(X) // ROWS))].double()
     return explaining(torch.linalg.eigvalsh(agop(net.merged().double(), rows)).flip(0).clamp_min(0).numpy())
+
+
+# ---- Another network asked about the same data: what its isthmus says stands among the evidence
+
+
+def check_witness(network: object, d_in: int, d_out: int) -> None:
+    """Fail unless ``network`` is a module from the inputs to the outputs."""
+    who, fix = "discover", "Pass e.g. isthmus.LeakyResNet(d_in, d_out), or leave `network` out."
+    if not isinstance(network, nn.Module):
+        fail(who, "`network` must be a torch.nn.Module", type(network).__name__, fix)
+    parameter = next(network.parameters(), None)
+    if parameter is None:
+        fail(who, "`network` must have parameters", type(network).__name__, fix)
+    try:
+        with torch.no_grad():
+            shape = tuple(network(torch.zeros(2, d_in, dtype=parameter.dtype)).shape)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        fail(who, f"`network` must map (N, {d_in}) to (N, {d_out})", f"{type(error).__name__}: {error}", fix)
+    if shape != (2, d_out):
+        fail(who, f"`network` must map (N, {d_in}) to (N, {d_out})", f"outputs of shape {shape} for 2 rows", fix)
+
+
+def testify(network: nn.Module, data: Data, strength: float, seed: int) -> tuple[tuple[Evidence, ...], str]:
+    """Train a copy on the scaled rows, each dimension at the same price as in the discovery, and diagnose it.
+
+    Returns
+    -------
+    tuple of Evidence, str
+        What it counts, and how its training ended.
+    """
+    kind = type(network).__name__
+    net = copy.deepcopy(network).to(data.X.dtype)
+    alone = constant_cost(data.Y, data.loss)
+    ridge = strength * alone / carrying_norm(net)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the state is told in the note
+        result = train(net, data.X, data.Y, ridge=ridge, loss=data.loss, seed=seed)
+    if result.state == "interrupted":
+        raise KeyboardInterrupt
+    note = (
+        f"the given {kind}: training {result.state} ({result.reason}), cost {result.cost / alone:.3g} of a constant's"
+    )
+    rows = slice(None, None, max(1, -(-len(data.X) // ROWS)))
+    try:
+        found = diagnose(net, data.X[rows], data.Y[rows], ridge=ridge, loss=data.loss)
+    except IsthmusError as error:
+        return (), f"{note}; not diagnosed: {error}"
+    rank = found.rank if found.verdict == "determined" else None
+    meaning = "narrowest place of the network that was given, trained on the same rows"
+    clues = [Evidence(f"given {kind}", math.nan if rank is None else float(rank), rank, meaning)]
+    if found.mechanics is not None and found.mechanics.arrays is not None:
+        clues.append(
+            Evidence(
+                f"given {kind}: −(2/L̃)𝓗",
+                found.mechanics.rank_estimate,
+                None,
+                f"approaches the rank from below with L̃ at critical points; here: {found.mechanics.state}",
+            )
+        )
+    return tuple(clues), note

@@ -12,9 +12,10 @@ from torch import Tensor
 from isthmus._checks import check_choice, check_integer, check_number, fail
 from isthmus._errors import FileFormatError
 from isthmus.diagnosis._ranks import Evidence
+from isthmus.discovery._columns import checked_names
 from isthmus.discovery._maps import ConstantMap, Encoder, Sensitivity
 from isthmus.discovery._profile import RankProfile
-from isthmus.discovery._result import VERDICTS, Discovery, checked_names
+from isthmus.discovery._result import VERDICTS, Discovery
 from isthmus.files import register
 from isthmus.networks import FullyConnected
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
 
-from isthmus._progress import Progress
 from isthmus.discovery._fits import Fit, fit, minibatch_fit, weigh
 from isthmus.discovery._maps import ConstantMap, Encoder, Sensitivity, finish, sensitivity
 from isthmus.discovery._result import Discovery
-from isthmus.discovery._task import Scaling, accuracy, temperature
-from isthmus.discovery._walk import Data, Effort, Level, Stages, copy_of
+from isthmus.discovery._task import Scaling, Task
+from isthmus.discovery._walk import Context, Level, copy_of
 from isthmus.networks import FullyConnected
 
 Array = NDArray[np.float64]
@@ -25,12 +24,15 @@ Array = NDArray[np.float64]
 #: Refits on other rows, for the intervals of the sensitivities, and the share of the rows each sees.
 REFITS, REFIT_SHARE = 3, 0.8
 
+#: Temperatures that are looked at; a fit that wants more has not enough held-out rows to say.
+COLDEST, HOTTEST = 0.1, 10.0
+
 #: Rows that copies with noise may make up, and copies of a row at most.
 COPIED_ROWS, COPIES = 2000, 4
 
 
 @dataclass(frozen=True, eq=False)
-class Finished:
+class LastFit:
     """The maps in the user's units, and what the coordinates respond to."""
 
     encoder: Encoder
@@ -39,30 +41,16 @@ class Finished:
     notes: tuple[str, ...]
 
 
-def finish_fit(
-    X: Array,
-    Y: Array,
-    inputs: Scaling,
-    outputs: Scaling,
-    chosen: Level,
-    strength: float,
-    data: Data,
-    effort: Effort,
-    *,
-    max_samples: int,
-    input_noise: float,
-    seed: int,
-    stages: Stages,
-    bar: Progress,
-) -> Finished:
+def finish_fit(task: Task, inputs: Scaling, outputs: Scaling, context: Context, chosen: Level) -> LastFit:
     """Train the chosen network on all rows, in mini-batches if they are many, then put its coordinates in order.
 
     Logits of classes are divided by the temperature that suits the rows that were held out from the chosen network.
     """
-    ridge = strength * data.variance / effort.depth
-    of = {"scale": data.variance, "loss": data.loss, "seed": seed}
-    rows, B = torch.from_numpy(inputs(X)).float(), torch.from_numpy(outputs(Y)).float()
-    rng = np.random.default_rng([seed, 2])
+    X, data, settings, stages, ridge = task.X, context.data, context.settings, context.stages, context.ridge
+    max_samples, input_noise, each = settings.max_samples, settings.input_noise, settings.steps
+    of = {"scale": data.variance, "loss": data.loss, "seed": context.seed}
+    rows, B = torch.from_numpy(inputs(X)).float(), torch.from_numpy(outputs(task.Y)).float()
+    rng = np.random.default_rng([context.seed, 2])
     A = rows
     if input_noise > 0:
         copies = max(1, min(COPIES, COPIED_ROWS // len(X)))
@@ -72,19 +60,19 @@ def finish_fit(
     notes: tuple[str, ...] = ()
 
     if len(X) <= 2 * max_samples:
-        found = stages.get("final", lambda: fit(copy_of(chosen.fit.network), A, B, ridge, steps=effort.each, **of))
+        found = stages.get("final", lambda: fit(copy_of(chosen.fit.network), A, B, ridge, steps=each, **of))
     else:
         found = stages.get(
             "final",
-            lambda: minibatch_fit(copy_of(chosen.fit.network), A, B, ridge, effort.learning_rate, **of),
+            lambda: minibatch_fit(copy_of(chosen.fit.network), A, B, ridge, settings.learning_rate, **of),
         )
         notes = (
             f"the rank was found on {max_samples} training rows; all {len(X)} rows served for the last fit, in "
             f"mini-batches",
         )
-    bar.advance(effort.each)
+    context.bar.advance(each)
     refits: list[FullyConnected] = []
-    steps = max(1, effort.each // 2)
+    steps = max(1, each // 2)
     for index in range(REFITS):
         count = min(max(2, round(REFIT_SHARE * len(A))), max_samples)
         part = torch.from_numpy(np.sort(rng.choice(len(A), min(count, len(A)), replace=False)))
@@ -93,7 +81,7 @@ def finish_fit(
             return fit(copy_of(found.network), A[part], B[part], ridge, steps=steps, **of)
 
         refits.append(stages.get(f"refit-{index}", make).network.encoder().double())
-        bar.advance(steps)
+        context.bar.advance(steps)
     coordinates = weigh(found.network, rows)
     signs = _signs(found, coordinates, rows, B[: len(rows)])
     T, told = 1.0, ()
@@ -112,7 +100,7 @@ def finish_fit(
     refits = [_behind(net, torch.from_numpy(np.where(inputs.constant, 0.0, axes))) for net in refits]
     scaled = np.where(inputs.constant, 0.0, (X - inputs.shift) / inputs.scale)
     meaning = sensitivity(encoder.network, refits, scaled)
-    return Finished(encoder, decoder, meaning, (*notes, *told))
+    return LastFit(encoder, decoder, meaning, (*notes, *told))
 
 
 def _behind(net: FullyConnected, axes: torch.Tensor) -> FullyConnected:
@@ -130,18 +118,34 @@ def _signs(found: Fit, coordinates: Any, A: torch.Tensor, B: torch.Tensor) -> Ar
     return np.where(C[torch.arange(len(C)), strongest].numpy() < 0, -1.0, 1.0)
 
 
-def constant(
-    X: Array,
-    Y: Array,
-    names: Sequence[tuple[str, ...]],
-    notes: tuple[str, ...],
-    settings: dict[str, Any],
-    fill: Array | None,
-    reason: str,
-) -> Discovery:
-    """Rank 0: a constant Y, or constant X; of classes, the logarithms of their shares."""
+def temperature(outputs: Tensor, Y: Tensor) -> float:
+    """T > 0 at which softmax(f/T) has the least log loss on rows (M, K) that were held out.
+
+    The share 1/(M + 2) of every label is spread over the classes (M rows cannot tell rarer events): where all of them
+    are right, T would otherwise fall to 0.
+    """
+    M, K = Y.shape
+    logits, share = outputs.double(), 1.0 / (M + 2)
+    target = (1.0 - share) * Y.double() + share / K
+    if not bool(torch.isfinite(logits).all()):
+        return 1.0
+
+    def loss(log_T: float) -> float:
+        return float(-(target * torch.log_softmax(logits / float(np.exp(log_T)), -1)).sum(1).mean())
+
+    found: Any = minimize_scalar(loss, bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded")
+    return float(np.exp(found.x)) if loss(float(found.x)) < loss(0.0) else 1.0
+
+
+def accuracy(outputs: Tensor, Y: Tensor) -> float:
+    """Share of rows whose largest output is their class."""
+    return float((outputs.argmax(1) == Y.argmax(1)).double().mean())
+
+
+def constant(X: Array, Y: Array, reason: str, **about: Any) -> Discovery:
+    """Rank 0: a constant Y, or constant X; of classes, the logarithms of their shares. ``about`` are other fields."""
     mean = Y.mean(axis=0)
-    value = np.log(mean) if settings.get("loss") == "cross_entropy" else mean
+    value = np.log(mean) if about["settings"]["loss"] == "cross_entropy" else mean
     return Discovery(
         rank=0,
         verdict="trivial",
@@ -154,9 +158,5 @@ def constant(
         decoder=ConstantMap(torch.from_numpy(value)),
         coordinates=np.empty((len(X), 0)),
         error=float("nan"),
-        feature_names=names[0],
-        target_names=names[1],
-        notes=notes,
-        fill=fill,
-        settings=settings,
+        **about,
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isthmus import _html
 from isthmus._checks import check_choice, check_integer, fail
-from isthmus.discovery._walk import Effort, Level
+from isthmus.discovery._walk import TOLERANCE, Level
 from isthmus.objective import LOSSES
 
 Array = NDArray[np.float64]
@@ -79,7 +79,9 @@ class RankProfile:
     loss_kind: str = "mse"
 
     @staticmethod
-    def of(levels: Sequence[Level], effort: Effort, baseline: float, loss_kind: str = "mse") -> RankProfile:
+    def of(
+        levels: Sequence[Level], *, depth: int, width: int, strength: float, baseline: float, loss_kind: str = "mse"
+    ) -> RankProfile:
         """Collect the levels of a walk."""
         rows = sorted(levels, key=lambda level: level.rank)
         best = min(rows, key=lambda level: level.error)
@@ -96,14 +98,14 @@ class RankProfile:
             excess=column(lambda level: level.error - best.error),
             excess_error=column(lambda level: standard_error(level.errors - best.errors)),
             norm=column(lambda level: level.fit.norm),
-            regularity=column(lambda level: level.fit.norm - level.rank * effort.depth),
+            regularity=column(lambda level: level.fit.norm - level.rank * depth),
             states=tuple(level.fit.state for level in rows),
             starts=tuple(level.start for level in rows),
             baseline=baseline,
-            depth=effort.depth,
-            width=effort.width,
-            strength=effort.strength,
-            tolerance=effort.tolerance,
+            depth=depth,
+            width=width,
+            strength=strength,
+            tolerance=TOLERANCE,
             shares=np.asarray(levels[0].shares, dtype=np.float64),
             loss_kind=loss_kind,
         )

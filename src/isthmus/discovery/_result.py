@@ -13,11 +13,10 @@ from torch import nn
 
 from isthmus import _html
 from isthmus._checks import as_matrix, fail
-from isthmus._errors import DataError
 from isthmus.diagnosis._ranks import Evidence
+from isthmus.discovery._columns import with_gaps
 from isthmus.discovery._maps import Sensitivity, apply
 from isthmus.discovery._profile import RankProfile
-from isthmus.discovery._task import holds_dates, refuse_columns
 
 Array = NDArray[np.float64]
 
@@ -197,31 +196,3 @@ class Discovery:
         profile = "" if self.profile is None else self.profile.html_table(self.rank)
         answer = _html.heading(_html.badge(self.verdict), f"<b>{_html.told(self.sentence)}</b>")
         return _html.card(answer, _html.items(self.reasons), profile)
-
-
-def with_gaps(who: str, X: Any) -> Array:
-    """X as numbers, missing ones (None and pandas' NA too) as NaN."""
-    try:
-        if holds_dates(X):
-            array = None
-        elif hasattr(X, "to_numpy"):
-            array = X.to_numpy(dtype=np.float64, na_value=np.nan)
-        else:
-            array = np.array(X, dtype=np.float64)
-    except (TypeError, ValueError):
-        array = None
-    if array is None:
-        refuse_columns(who, "X", X, missing="median")
-        fail(who, "`X` must be numeric", "something else", "Encode text columns as numbers.", error=DataError)
-    return array[:, None] if array.ndim == 1 else array
-
-
-def checked_names(who: str, given: Any, count: int, letter: str) -> tuple[str, ...]:
-    """``count`` different names as given, or x0, x1, …"""
-    if given is None:
-        return tuple(f"{letter}{i}" for i in range(count))
-    names = tuple(str(name) for name in given)
-    if len(names) != count or len(set(names)) != count:
-        got = f"{len(names)}, {len(set(names))} of them different"
-        fail(who, f"names must be {count} different texts", got, "Name every column once.")
-    return names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,28 +10,78 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from isthmus._atomic import shown
 from isthmus._checks import as_matrix, fail
 from isthmus._errors import DataError
-from isthmus._tablevalues import _with_commas, as_moments
+from isthmus._settings import Settings
+from isthmus._tablevalues import as_moments
+from isthmus.discovery._columns import Names
 from isthmus.discovery._splits import Splits, canonical_order
-from isthmus.discovery._walk import Data
 from isthmus.objective import constant_cost
 
 Array = NDArray[np.float64]
-
-#: Of the input and of the output columns.
-Names = tuple[Sequence[str], Sequence[str]]
-
 
 #: Columns beyond which inputs or outputs are rotated onto their principal axes.
 COLUMNS = 256
 
 #: Correlation of neighbouring rows above which they may be a series.
 CORRELATED = 0.5
+
+#: Rows of a class below which a note is made of it.
+FEW = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Scaled training and held-out rows; ``variance`` is the cost of the best constant on the training rows.
+
+    That is the variance of the outputs, summed; for ``loss="cross_entropy"``, where Y are rows of 0 and 1, the entropy
+    of the labels. ``clusters`` are the groups of the held-out rows, ``origins`` those of the training rows.
+    """
+
+    X: Tensor
+    Y: Tensor
+    X_held: Tensor
+    Y_held: Tensor
+    variance: float
+    clusters: NDArray[np.int64] | None
+    origins: NDArray[np.int64] | None = None
+    loss: str = "mse"
+
+    @torch.no_grad()
+    def errors(self, net: Callable[[Tensor], Tensor]) -> NDArray[np.float64]:
+        """Squared error (or log loss) of each held-out row relative to a constant's; of each cluster of rows."""
+        return self._by_cluster(self._losses(self.held_outputs(net)))
+
+    @torch.no_grad()
+    def held_outputs(self, net: Callable[[Tensor], Tensor]) -> Tensor:
+        """Outputs at the held-out rows, in float64."""
+        return torch.cat([net(part) for part in self.X_held.split(4096)]).double()
+
+    @property
+    def baseline(self) -> NDArray[np.float64]:
+        """The same for the best constant: the mean of the training rows (0 after scaling), the shares of classes."""
+        outputs = torch.zeros_like(self.Y_held).double()
+        if self.loss == "cross_entropy":
+            # A class that only held-out rows have is rare, not impossible.
+            outputs = outputs + torch.log(self.Y.double().sum(0) + 0.5)
+        return self._by_cluster(self._losses(outputs))
+
+    def _losses(self, outputs: Tensor) -> NDArray[np.float64]:
+        Y = self.Y_held.double()
+        if self.loss == "cross_entropy":
+            losses = -(Y * torch.log_softmax(outputs, -1)).sum(1)
+        else:
+            losses = ((outputs - Y) ** 2).sum(1)
+        return losses.numpy() / self.variance
+
+    def _by_cluster(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.clusters is None:
+            return squares
+        _, index, counts = np.unique(self.clusters, return_inverse=True, return_counts=True)
+        # Weighted so that the mean over clusters is the mean over rows.
+        return np.bincount(index, squares).astype(np.float64) * (len(counts) / len(squares))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,25 +108,22 @@ class Task:
     bound: int
     why: str
     notes: tuple[str, ...]
-    seed: int
-    max_samples: int
-    loss: str = "mse"
-    units: str = "own"
+    settings: Settings
 
     @property
     def autoencoder(self) -> bool:
         """Whether the outputs are the inputs."""
-        return self.loss == "mse" and np.array_equal(self.X, self.Y)
+        return self.settings.loss == "mse" and np.array_equal(self.X, self.Y)
 
     def data(self, index: int) -> tuple[Data, Scaling, Scaling]:
         """The ``index``-th division, scaled by its training rows, thinned to ``max_samples`` on either side."""
-        rng = np.random.default_rng([self.seed, index, 1])
+        rng = np.random.default_rng([self.settings.seed, index, 1])
         train, held = (self._thinned(rows, rng) for rows in self.splits(index))
-        inputs = Scaling.fit(self.X[train], COLUMNS, self.units)
-        outputs = outputs_of(self.Y[train], self.loss, self.units)
+        inputs = Scaling.fit(self.X[train], COLUMNS, self.settings.units)
+        outputs = outputs_of(self.Y[train], self.settings.loss, self.settings.units)
         Y = outputs(self.Y[train])
-        classes = self.loss == "cross_entropy"
-        variance = constant_cost(torch.from_numpy(Y), self.loss) if classes else float((Y**2).sum() / len(Y))
+        classes = self.settings.loss == "cross_entropy"
+        variance = constant_cost(torch.from_numpy(Y), self.settings.loss) if classes else float((Y**2).sum() / len(Y))
 
         def tensor(A: Array) -> torch.Tensor:
             return torch.from_numpy(A).float()
@@ -90,35 +137,31 @@ class Task:
             variance if variance > 0 else 1.0,
             None if self.groups is None else self.groups[held],
             None if self.groups is None else self.groups[train],
-            self.loss,
+            self.settings.loss,
         )
         return data, inputs, outputs
 
     def _thinned(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        if len(rows) <= self.max_samples:
+        if len(rows) <= self.settings.max_samples:
             return rows
-        return np.sort(rng.choice(rows, self.max_samples, replace=False))
+        return np.sort(rng.choice(rows, self.settings.max_samples, replace=False))
 
 
 def make_task(
-    who: str,
     X: Array,
     Y: Array,
+    settings: Settings,
     *,
-    groups: Any,
-    time: Any,
-    cv: Any,
-    seed: int,
-    max_samples: int,
     names: Names | None = None,
-    loss: str = "mse",
-    units: str = "own",
+    groups: Any = None,
+    time: Any = None,
+    cv: Any = None,
 ) -> Task:
     """Check what belongs to the rows, and put them in canonical order.
 
     For ``loss="cross_entropy"`` Y are rows of 0 and 1; every class is then divided for itself.
     """
-    classes = loss == "cross_entropy"
+    who, units, classes = "discover", settings.units, settings.loss == "cross_entropy"
     codes, moments = _codes(who, groups, len(X)), None if time is None else moments_of(who, time, len(X))
     # Rows named by `cv` must stay where they are.
     own_rows = cv is None or isinstance(cv, (int, np.integer))
@@ -134,20 +177,21 @@ def make_task(
         codes, unit = _repeated(X), "distinct inputs"
     when = None if moments is None else moments[order]
     labels = Y.argmax(axis=1).astype(np.int64) if classes else None
-    splits = Splits(who, X, Y, cv=cv, groups=codes, unit=unit, time=when, seed=seed, labels=labels)
-    scaling_in, scaling_out = Scaling.fit(X, COLUMNS, units), outputs_of(Y, loss, units)
+    splits = Splits(who, X, Y, cv=cv, groups=codes, unit=unit, time=when, seed=settings.seed, labels=labels)
+    scaling_in, scaling_out = Scaling.fit(X, COLUMNS, units), outputs_of(Y, settings.loss, units)
     along = 0.0
     if groups is None and time is None and not (classes and _sorted(Y[np.argsort(order)])):
         along = _autocorrelation(scaling_out(Y)[np.argsort(order)])
     bound, why = _bound(scaling_in(X), scaling_out(Y), classes)
-    names = names or ([f"x{i}" for i in range(X.shape[1])], [f"y{i}" for i in range(Y.shape[1])])
+    names = names or (tuple(f"x{i}" for i in range(X.shape[1])), tuple(f"y{i}" for i in range(Y.shape[1])))
     notes = _notes(scaling_in, scaling_out, X, Y, names)
     if along > CORRELATED:
         notes += (
             f"neighbouring rows of Y resemble each other (correlation {along:.2f}): if they are a series, held-out "
             "rows are not new; pass `time` or `groups`",
         )
-    return Task(X, Y, codes, splits, bound, why, notes, seed, max_samples, loss, units)
+    notes += notes_on(Y, names[1]) if classes else ()
+    return Task(X, Y, codes, splits, bound, why, notes, settings)
 
 
 def outputs_of(Y: Array, loss: str, units: str = "own") -> Scaling:
@@ -221,6 +265,16 @@ def _notes(inputs: Scaling, outputs: Scaling, X: Array, Y: Array, names: Names) 
     if distinct < len(X):
         notes.append(f"{len(X) - distinct} rows repeat the inputs of another")
     return tuple(notes)
+
+
+def notes_on(Y: NDArray[np.float64], names: tuple[str, ...]) -> tuple[str, ...]:
+    """What is to be said about classes with few rows."""
+    counts = Y.sum(axis=0)
+    few = [f"{name!r} ({int(n)})" for name, n in zip(names, counts) if n < FEW]
+    if not few or len(names) == 1:
+        return ()
+    listed = ", ".join(few[:6]) + (", …" if len(few) > 6 else "")
+    return (f"classes with fewer than {FEW} rows, about which little can be held out: {listed}",)
 
 
 def _codes(who: str, groups: Any, rows: int) -> NDArray[np.int64] | None:
@@ -324,229 +378,3 @@ def linear_rank(B: Array) -> int:
     rows = B if len(B) <= 2000 else B[:: -(-len(B) // 2000)]
     s = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
     return int((s > NO_DIRECTION * max(s[0], 1e-300)).sum()) if s.size and s[0] > 0 else 0
-
-
-# ---- Columns that are no numbers or have gaps: which they are and what to do, for people with tables
-
-
-#: Columns that a message names.
-SHOWN = 4
-
-
-def column_names(A: Any) -> list[str] | None:
-    """Those of a DataFrame or Series."""
-    columns = getattr(A, "columns", None)
-    if columns is not None:
-        return [str(name) for name in columns]
-    name = getattr(A, "name", None)
-    return [name] if isinstance(name, str) else None
-
-
-def holds_dates(A: Any) -> bool:
-    """Whether ``A`` has a column of dates, which NumPy would make numbers of, in a unit that nobody chose."""
-    kinds = getattr(A, "dtypes", getattr(A, "dtype", None))
-    return any(getattr(kind, "kind", "") in tuple("mM") for kind in (kinds if isinstance(kinds, Iterable) else [kinds]))
-
-
-def numbers(who: str, name: str, A: Any, *, missing: str = "error") -> NDArray[np.float64]:
-    """``A`` as finite numbers (N, d), or an error that names the columns and what to do.
-
-    Parameters
-    ----------
-    who, name : str
-        Of the function and its argument.
-    A : array, DataFrame, …
-    missing : {"error", "median"}
-        What the caller was told to do about NaN in the inputs.
-    """
-    try:
-        return as_matrix(who, name, A).numpy()
-    except DataError as problem:
-        caught = problem
-    # Outside of the handler: the general message would stand in the traceback as another error.
-    refuse_columns(who, name, A, missing=missing)
-    raise caught
-
-
-def refuse_columns(who: str, name: str, A: Any, *, missing: str = "error", fitted: bool = False) -> None:
-    """Fail if columns of ``A`` hold text, dates or (unless they are filled) gaps; return if none is at fault.
-
-    Parameters
-    ----------
-    who, name, A
-        As in :func:`numbers`; "X" are inputs, another name is that of outputs.
-    missing : {"error", "median"}
-        With "median" NaN is no fault.
-    fitted : bool
-        The rows are new ones for a model that is fitted already.
-    """
-    texts, dates, gaps, cells = [], [], [], 0
-    lost, infinite = 0, 0
-    for label, column in _columns(A):
-        values = np.asarray(column)
-        cells += len(values)
-        kind, example = _kind(values)
-        if kind == "text":
-            texts.append((label, example))
-        elif kind == "date":
-            dates.append(label)
-        elif kind == "number":
-            holes, huge = _holes(values)
-            holes = 0 if missing == "median" and name == "X" else holes
-            if holes or huge:
-                parts = [f"{holes} NaN"] * bool(holes) + [f"{huge} infinite"] * bool(huge)
-                gaps.append(f"{label}: {', '.join(parts)}")
-            lost, infinite = lost + holes, infinite + huge
-    if texts:
-        got = "text in " + _some([f"{label} (such as {shown(example, 30)})" for label, example in texts])
-        fail(who, f"`{name}` must be numbers", got, _about_text(name, texts), error=DataError)
-    if dates:
-        do = "Leave them out of the columns, and pass them as `time=` if they order the rows."
-        fail(who, f"`{name}` must be numbers", f"dates in {_some(dates)}", do, error=DataError)
-    if gaps:
-        got = f"{lost + infinite} NaN or infinite of {cells} values ({_some(gaps)})"
-        fail(who, f"`{name}` must be finite", got, _about_gaps(name, lost, infinite, fitted), error=DataError)
-
-
-def _columns(A: Any) -> Iterator[tuple[str, Any]]:
-    """Each column with what to call it; none of what is no table."""
-    names = column_names(A)
-    if isinstance(A, (pd.DataFrame, pd.Series)):
-        parts: Any = [A] if isinstance(A, pd.Series) else [A.iloc[:, j] for j in range(A.shape[1])]
-    else:
-        try:
-            array = np.asarray(A.detach().cpu() if hasattr(A, "detach") else A)
-        except (TypeError, ValueError):  # ragged, or nothing that NumPy knows
-            return
-        if array.ndim not in (1, 2):
-            return
-        parts = [array] if array.ndim == 1 else array.T
-    for j, part in enumerate(parts):
-        yield (f"column {j}" if names is None or len(names) <= j else f"column {shown(names[j], 40)}"), part
-
-
-def _kind(values: NDArray[Any]) -> tuple[str, str]:
-    """Either "number", "date", "text" with an example, or "other", for which there is no advice."""
-    if values.dtype.kind in "biuf":
-        return "number", ""
-    if values.dtype.kind in "mM":
-        return "date", ""
-    there = values[~pd.isna(values)] if values.dtype.kind == "O" else values
-    if pd.api.types.infer_dtype(there) in ("datetime", "datetime64", "date", "timedelta", "timedelta64"):
-        return "date", ""
-    for cell in there.tolist():
-        try:
-            float(cell)
-        except (TypeError, ValueError):
-            return ("text", cell) if isinstance(cell, str) else ("other", "")
-    return "number", ""
-
-
-def _holes(values: NDArray[Any]) -> tuple[int, int]:
-    """How many values are missing, and how many infinite."""
-    if values.dtype.kind == "O":
-        values = np.array([np.nan if gone else float(cell) for cell, gone in zip(values, pd.isna(values))])
-    values = values.astype(np.float64)
-    return int(np.isnan(values).sum()), int(np.isinf(values).sum())
-
-
-def _some(parts: list[str]) -> str:
-    return ", ".join(parts[:SHOWN]) + (f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else "")
-
-
-def _about_text(name: str, texts: list[tuple[str, str]]) -> str:
-    do = "Drop them, or make numbers of them: pandas.get_dummies, or scikit-learn's OneHotEncoder in a pipeline."
-    if name != "X":
-        do = f"{do} Classes are for BottleneckClassifier or loss='cross_entropy'."
-    if commas := [example for _, example in texts if _with_commas([example])]:
-        mark = f"If the comma of {shown(commas[0], 30)} is a decimal mark, read the file with"
-        return f"{mark} pandas.read_csv(…, decimal=','). {do}"
-    return do
-
-
-def _about_gaps(name: str, lost: int, infinite: int, fitted: bool) -> str:
-    if name != "X":
-        return "Drop these rows: nothing can be learned from an output that is not there."
-    if not lost:
-        return f"Clip or drop {'them' if infinite > 1 else 'it'}: missing='median' fills in NaN only."
-    if fitted:
-        return "Fill them in, or fit with missing='median', which keeps medians for new rows."
-    return "Pass missing='median' to fill in medians, impute (SimpleImputer in a pipeline), or drop these rows."
-
-
-# ---- Class labels as rows of 0 and 1, and how far probabilities from a network can be trusted
-
-
-#: Temperatures that are looked at; a fit that wants more has not enough held-out rows to say.
-COLDEST, HOTTEST = 0.1, 10.0
-
-#: Rows of a class below which a note is made of it.
-FEW = 8
-
-
-def one_hot(who: str, labels: Any) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Labels (N,) as rows (N, K) of 0 and 1, and the K classes in their order.
-
-    Parameters
-    ----------
-    who : str
-        For errors.
-    labels : array (N,)
-        Integers, truth values, texts or other things that can be sorted; a column (N, 1) is taken as flat.
-    """
-    values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1 or not len(values):
-        do = "Pass one label for each row; rows of 0 and 1 become labels by argmax(axis=1)."
-        fail(who, "`Y` must be one class label for each row", f"shape {values.shape}", do, error=DataError)
-    lost = int(pd.isna(values).sum())
-    if lost:
-        do = "Drop these rows, or give them a class of their own."
-        fail(who, "every row must have a class", f"{lost} without one", do, error=DataError)
-    if values.dtype.kind == "f" and not np.array_equal(values, np.round(values)):
-        do = "Use loss='mse' for numbers, or cut them into classes."
-        got = "Unknown label type: continuous numbers"
-        fail(who, "`Y` must be class labels for loss='cross_entropy'", got, do, error=DataError)
-    try:
-        classes, index = np.unique(values, return_inverse=True)
-    except TypeError:
-        fail(who, "class labels must be of one type", "a mixture", "Convert all to text.", error=DataError)
-    names = [str(name) for name in classes.tolist()]
-    if len(set(names)) != len(names):
-        fail(who, "classes must have different names", f"{names[:6]}", "Rename one of them.", error=DataError)
-    return np.eye(len(classes))[index.reshape(-1)], classes
-
-
-def notes_on(Y: NDArray[np.float64], names: tuple[str, ...]) -> tuple[str, ...]:
-    """What is to be said about classes with few rows."""
-    counts = Y.sum(axis=0)
-    few = [f"{name!r} ({int(n)})" for name, n in zip(names, counts) if n < FEW]
-    if not few or len(names) == 1:
-        return ()
-    listed = ", ".join(few[:6]) + (", …" if len(few) > 6 else "")
-    return (f"classes with fewer than {FEW} rows, about which little can be held out: {listed}",)
-
-
-def temperature(outputs: Tensor, Y: Tensor) -> float:
-    """T > 0 at which softmax(f/T) has the least log loss on rows (M, K) that were held out.
-
-    The share 1/(M + 2) of every label is spread over the classes (M rows cannot tell rarer events): where all of them
-    are right, T would otherwise fall to 0.
-    """
-    M, K = Y.shape
-    logits, share = outputs.double(), 1.0 / (M + 2)
-    target = (1.0 - share) * Y.double() + share / K
-    if not bool(torch.isfinite(logits).all()):
-        return 1.0
-
-    def loss(log_T: float) -> float:
-        return float(-(target * torch.log_softmax(logits / float(np.exp(log_T)), -1)).sum(1).mean())
-
-    found: Any = minimize_scalar(loss, bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded")
-    return float(np.exp(found.x)) if loss(float(found.x)) < loss(0.0) else 1.0
-
-
-def accuracy(outputs: Tensor, Y: Tensor) -> float:
-    """Share of rows whose largest output is their class."""
-    return float((outputs.argmax(1) == Y.argmax(1)).double().mean())

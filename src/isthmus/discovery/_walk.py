@@ -19,7 +19,9 @@ from isthmus import files
 from isthmus._checks import fail
 from isthmus._errors import IsthmusError
 from isthmus._progress import Progress
+from isthmus._settings import Settings
 from isthmus.discovery._fits import Fit, fit, narrow, unroll, weigh
+from isthmus.discovery._task import Data
 from isthmus.networks import FullyConnected, Hourglass
 from isthmus.training import Phase
 
@@ -38,99 +40,59 @@ COLLAPSED = 0.95
 #: Neurons that a layer has even if there are fewer samples.
 FEWEST_NEURONS = 16
 
+#: Share of the best error by which another may exceed it, beside λ/2.
+TOLERANCE = 0.1
 
-@dataclass(frozen=True)
-class Effort:
-    """How networks are built and how long they are trained.
 
-    Attributes
-    ----------
-    half : int
-        Layers of the encoder, and of the decoder.
-    width : int
-    strength : float
-        λ: the ridge is λ·(cost of the best constant)/depth, so that a coordinate costs at least the share λ of what
-        there is to explain.
-    warm, rise, first, each : int
-        Steps of Adam, of L-BFGS with a growing ridge, and at the full ridge; steps after each narrowing.
-    learning_rate : float
-        Of Adam.
-    init_scale : float
-    tolerance : float
-        Share of the best error by which another may exceed it, added to λ/2.
-    """
-
-    half: int = 4
-    width: int = 64
-    strength: float = 0.01
-    warm: int = 30
-    rise: int = 100
-    first: int = 60
-    each: int = 50
-    learning_rate: float = 1e-3
-    init_scale: float = 1.0
-    tolerance: float = 0.1
-
-    @property
-    def depth(self) -> int:
-        """L, the number of weight matrices."""
-        return 2 * self.half
-
-    def slack(self, best: float) -> float:
-        """How far an error may exceed the best one and still count as equal."""
-        return self.tolerance * best + 0.5 * self.strength
+def slack(best: float, strength: float) -> float:
+    """How far an error may exceed the best one and still count as equal, at the ridge λ."""
+    return TOLERANCE * best + 0.5 * strength
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
-    """Scaled training and held-out rows; ``variance`` is the cost of the best constant on the training rows.
+class Context:
+    """What the trainings of one walk share: its rows, how they are trained, and where each is kept and shown.
 
-    That is the variance of the outputs, summed; for ``loss="cross_entropy"``, where Y are rows of 0 and 1, the entropy
-    of the labels. ``clusters`` are the groups of the held-out rows, ``origins`` those of the training rows.
+    Attributes
+    ----------
+    data : Data
+    settings : Settings
+    stages : Stages
+    bar : Progress
+    depth : int
+        L, the number of weight matrices, half of them of the encoder; further walks have another than the settings.
+    strength : float
+        λ: the ridge is λ·(cost of the best constant)/depth, so that a coordinate costs at least the share λ of what
+        there is to explain.
+    seed : int
+    name : str
+        Of the walk.
     """
 
-    X: Tensor
-    Y: Tensor
-    X_held: Tensor
-    Y_held: Tensor
-    variance: float
-    clusters: NDArray[np.int64] | None
-    origins: NDArray[np.int64] | None = None
-    loss: str = "mse"
-
-    @torch.no_grad()
-    def errors(self, net: Hourglass) -> NDArray[np.float64]:
-        """Squared error (or log loss) of each held-out row relative to a constant's; of each cluster of rows."""
-        return self._by_cluster(self._losses(self.held_outputs(net)))
-
-    @torch.no_grad()
-    def held_outputs(self, net: Hourglass) -> Tensor:
-        """Outputs at the held-out rows, in float64."""
-        return torch.cat([net(part) for part in self.X_held.split(4096)]).double()
+    data: Data
+    settings: Settings
+    stages: Stages
+    bar: Progress
+    depth: int
+    strength: float
+    seed: int
+    name: str = "main"
 
     @property
-    def baseline(self) -> NDArray[np.float64]:
-        """The same for the best constant: the mean of the training rows (0 after scaling), the shares of classes."""
-        outputs = torch.zeros_like(self.Y_held).double()
-        if self.loss == "cross_entropy":
-            # A class that only held-out rows have is rare, not impossible.
-            outputs = outputs + torch.log(self.Y.double().sum(0) + 0.5)
-        return self._by_cluster(self._losses(outputs))
+    def ridge(self) -> float:
+        """What multiplies ‖θ‖²."""
+        return self.strength * self.data.variance / self.depth
 
-    def _losses(self, outputs: Tensor) -> NDArray[np.float64]:
-        Y = self.Y_held.double()
-        if self.loss == "cross_entropy":
-            losses = -(Y * torch.log_softmax(outputs, -1)).sum(1)
-        else:
-            losses = ((outputs - Y) ** 2).sum(1)
-        return losses.numpy() / self.variance
+    def finer(self) -> Context:
+        """The same at a tenth of the ridge, where smaller differences show."""
+        return dataclasses.replace(self, strength=0.1 * self.strength)
 
-    def _by_cluster(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
-        if self.clusters is None:
-            return squares
-        _, index, counts = np.unique(self.clusters, return_inverse=True, return_counts=True)
-        # Weighted so that the mean over clusters is the mean over rows.
-        return np.bincount(index, squares).astype(np.float64) * (len(counts) / len(squares))
+    def fit(self, net: Hourglass, steps: int, offset: int = 0, **options: Any) -> Fit:
+        """Train ``net`` in place on the training rows, from the seed that lies ``offset`` further."""
+        data, seed = self.data, self.seed + offset
+        return fit(
+            net, data.X, data.Y, self.ridge, steps=steps, scale=data.variance, loss=data.loss, seed=seed, **options
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,17 +117,7 @@ class Level:
 
 
 def walk(
-    data: Data,
-    effort: Effort,
-    highest: int,
-    *,
-    seed: int,
-    name: str,
-    stages: Stages,
-    bar: Progress,
-    bound: int | None = None,
-    down_to: int = 1,
-    to_the_end: bool = True,
+    context: Context, highest: int, *, bound: int | None = None, down_to: int = 1, to_the_end: bool = True
 ) -> list[Level]:
     """A wide level, then those from ``highest`` down; past the first rank that does not suffice only if ``to_the_end``.
 
@@ -175,33 +127,30 @@ def walk(
     rank ``bound`` it does not: by theorem that one suffices, however much better the wide network predicts; where
     it does, another is trained from random weights.
     """
-    ridge = effort.strength * data.variance / effort.depth
+    data, bar, each = context.data, context.bar, context.settings.steps
 
     def stage(label: str, make: Callable[[], Fit]) -> Fit:
-        return stages.get(f"{name}-{label}", make)
-
-    def polished(net: Hourglass, steps: int, offset: int) -> Fit:
-        return _fit(data, net, ridge, steps=steps, seed=seed + offset)
+        return context.stages.get(f"{context.name}-{label}", make)
 
     def worse(found: Fit) -> bool:
         """Whether it predicts held-out rows less well than the best level so far."""
-        return bool(data.errors(found.network).mean() - best > effort.slack(best))
+        return bool(data.errors(found.network).mean() - best > slack(best, context.strength))
 
     wide = max(WIDE, highest + 1)
-    first = stage("wide", lambda: _fresh(data, effort, wide, ridge, seed))
+    first = stage("wide", lambda: _fresh(context, wide))
     if not np.isfinite(data.errors(first.network)).all():
         do = "Lower `init_scale`, `learning_rate` or `depth`."
         fail("discover", "the first network must have finite outputs", "overflow", do)
     levels = [_level(data, wide, first, "fresh", 1)]
     best = levels[0].error
-    bar.advance(effort.warm + effort.rise + effort.first, error=best)
+    bar.advance(context.settings.from_random, error=best)
     used = int((levels[0].shares > UNUSED).sum())
     rank = max(min(used, highest), down_to)
     failed = False
     while rank >= down_to:
         above = levels[-1].fit.network
-        steps = effort.each if not failed else max(effort.each // 2, 1)
-        found = stage(f"{rank}", lambda: polished(narrow(above, data.X, rank), steps, rank))  # noqa: B023
+        steps = each if not failed else max(each // 2, 1)
+        found = stage(f"{rank}", lambda: context.fit(narrow(above, data.X, rank), steps, rank))  # noqa: B023
         start, tries = "narrowed", 1
         bar.advance(steps)
         if len(levels) == 1 and rank < used and worse(found):
@@ -209,29 +158,29 @@ def walk(
             gentle = above
             for more in range(min(used - 1, rank + MOST_EXTRA), rank - 1, -1):
                 start_there = narrow(gentle, data.X, more)
-                other = stage(f"{more}-by-one", lambda: polished(start_there, effort.each, more))  # noqa: B023
+                other = stage(f"{more}-by-one", lambda: context.fit(start_there, each, more))  # noqa: B023
                 gentle = other.network
-                bar.advance(effort.each)
+                bar.advance(each)
                 if more == rank and other.loss < found.loss:
                     found = other
             tries = 2
         if rank == bound and worse(found):
             # By theorem so many suffice: this one has torn on its way down, as one that begins with so many need not.
-            other = stage(f"{rank}-anew", lambda: _fresh(data, effort, rank, ridge, seed + rank))  # noqa: B023
-            bar.advance(effort.warm + effort.rise + effort.first)
+            other = stage(f"{rank}-anew", lambda: _fresh(context, rank, rank))  # noqa: B023
+            bar.advance(context.settings.from_random)
             tries += 1
             if other.loss < found.loss:
-                longer = stage(f"{rank}-settled", lambda: polished(copy_of(other.network), 2 * effort.each, 200 + rank))  # noqa: B023
-                bar.advance(2 * effort.each)
+                longer = stage(f"{rank}-settled", lambda: context.fit(copy_of(other.network), 2 * each, 200 + rank))  # noqa: B023
+                bar.advance(2 * each)
                 found, start = (longer if longer.loss < other.loss else other), "fresh"
         if not failed and rank != bound and worse(found):
-            other = stage(f"{rank}-unrolled", lambda: _unrolled(data, effort, above, rank, ridge, seed, found))  # noqa: B023
+            other = stage(f"{rank}-unrolled", lambda: _unrolled(context, above, rank, found))  # noqa: B023
             if other.loss < found.loss:
                 found, start = other, "unrolled"
-            longer = stage(f"{rank}-longer", lambda: polished(copy_of(found.network), effort.each, 100 + rank))  # noqa: B023
+            longer = stage(f"{rank}-longer", lambda: context.fit(copy_of(found.network), each, 100 + rank))  # noqa: B023
             found, tries = (longer if longer.loss < found.loss else found), tries + 2
             failed = worse(found)
-            bar.advance(3 * effort.each)
+            bar.advance(3 * each)
         levels.append(_level(data, rank, found, start, tries))
         best = min(best, levels[-1].error)
         bar.advance(0, rank=rank, error=levels[-1].error)
@@ -241,43 +190,29 @@ def walk(
     return levels
 
 
-def refine(
-    data: Data, effort: Effort, levels: list[Level], *, seed: int, name: str, stages: Stages, bar: Progress
-) -> list[Level]:
+def refine(context: Context, levels: list[Level]) -> list[Level]:
     """The same levels after further training at a tenth of the ridge, where smaller differences show."""
-    finer = dataclasses.replace(effort, strength=0.1 * effort.strength)
-    options = {"seed": seed, "stages": stages, "bar": bar}
-    return [polish(data, finer, level, name=f"{name}-{level.rank}-fine", **options) for level in levels]
+    return [train_further(context.finer(), level, f"{context.name}-{level.rank}-fine") for level in levels]
 
 
-def wide_and_fine(data: Data, effort: Effort, *, seed: int, name: str, stages: Stages, bar: Progress) -> Level:
+def wide_and_fine(context: Context) -> Level:
     """A wide network trained from the start at a tenth of the ridge: what the walk's ridge had removed may be in it."""
-    finer = dataclasses.replace(effort, strength=0.1 * effort.strength)
-    return wide_level(data, finer, WIDE, seed=seed + WIDE, name=f"{name}-wide-fine", stages=stages, bar=bar)
+    return wide_level(context.finer(), f"{context.name}-wide-fine", offset=WIDE)
 
 
-def wide_level(data: Data, effort: Effort, rank: int, *, seed: int, name: str, stages: Stages, bar: Progress) -> Level:
-    """A network through ``rank`` coordinates, more than are needed, trained from random weights."""
-    ridge = effort.strength * data.variance / effort.depth
-    found = stages.get(name, lambda: _fresh(data, effort, rank, ridge, seed))
-    bar.advance(effort.warm + effort.rise + effort.first)
-    return _level(data, rank, found, "fresh", 1)
+def wide_level(context: Context, name: str, offset: int = 0) -> Level:
+    """A network through WIDE coordinates, more than are needed, trained from random weights; kept as ``name``."""
+    found = context.stages.get(name, lambda: _fresh(context, WIDE, offset))
+    context.bar.advance(context.settings.from_random)
+    return _level(context.data, WIDE, found, "fresh", 1)
 
 
-def polish(data: Data, effort: Effort, level: Level, *, seed: int, name: str, stages: Stages, bar: Progress) -> Level:
-    """The same level after further training at the ridge of ``effort``."""
-    ridge = effort.strength * data.variance / effort.depth
-
-    def further() -> Fit:
-        return _fit(data, copy_of(level.fit.network), ridge, steps=effort.each, seed=seed + level.rank)
-
-    found = stages.get(name, further)
-    bar.advance(effort.each)
-    return _level(data, level.rank, found, level.start, level.tries)
-
-
-def _fit(data: Data, net: Hourglass, ridge: float, **options: Any) -> Fit:
-    return fit(net, data.X, data.Y, ridge, scale=data.variance, loss=data.loss, **options)
+def train_further(context: Context, level: Level, name: str) -> Level:
+    """The same level after further training at the ridge of ``context``; kept as ``name``."""
+    steps = context.settings.steps
+    found = context.stages.get(name, lambda: context.fit(copy_of(level.fit.network), steps, level.rank))
+    context.bar.advance(steps)
+    return _level(context.data, level.rank, found, level.start, level.tries)
 
 
 def _level(data: Data, rank: int, found: Fit, start: str, tries: int) -> Level:
@@ -290,34 +225,35 @@ def copy_of(net: Hourglass) -> Hourglass:
     return Hourglass(net.encoder(), net.decoder())
 
 
-def _fresh(data: Data, effort: Effort, rank: int, ridge: float, seed: int) -> Fit:
+def _fresh(context: Context, rank: int, offset: int = 0) -> Fit:
     """The widest network, from random weights; from larger ones if these were so small that nothing was learned."""
-    found = _from_random(data, effort, rank, ridge, seed, effort.init_scale)
-    if found.cost > COLLAPSED and effort.init_scale < 1.0:
+    scale = context.settings.init_scale
+    found = _from_random(context, rank, offset, scale)
+    if found.cost > COLLAPSED and scale < 1.0:
         # Through many layers small weights are as good as none: the ridge then removes them before they have learned.
-        found = _from_random(data, effort, rank, ridge, seed, 1.0)
+        found = _from_random(context, rank, offset, 1.0)
     return found
 
 
-def _from_random(data: Data, effort: Effort, rank: int, ridge: float, seed: int, scale: float) -> Fit:
+def _from_random(context: Context, rank: int, offset: int, scale: float) -> Fit:
+    data, settings = context.data, context.settings
     # More neurons than samples would only take time.
-    hidden = [min(effort.width, max(FEWEST_NEURONS, len(data.X)))] * (effort.half - 1)
+    hidden = [min(settings.width, max(FEWEST_NEURONS, len(data.X)))] * (context.depth // 2 - 1)
     net = Hourglass.fresh(
         [data.X.shape[1], *hidden, rank],
         [rank, *hidden, data.Y.shape[1]],
         init_scale=scale,
         dtype=data.X.dtype,
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch.Generator().manual_seed(context.seed + offset),
     )
-    warm = [Phase("scale", 1), Phase("adam", effort.warm, effort.learning_rate, ridge_start=0.1, ridge_end=0.1)]
-    return _fit(data, net, ridge, steps=effort.first, rise=effort.rise, before=warm, seed=seed)
+    warm = [Phase("scale", 1), Phase("adam", settings.warm, settings.learning_rate, ridge_start=0.1, ridge_end=0.1)]
+    return context.fit(net, settings.first, offset, rise=settings.rise, before=warm)
 
 
-def _unrolled(data: Data, effort: Effort, above: Hourglass, rank: int, ridge: float, seed: int, otherwise: Fit) -> Fit:
-    net = unroll(above, data.X, data.Y, ridge, rank, steps=effort.each, seed=seed + rank, loss=data.loss)
-    if net is None:
-        return otherwise
-    return _fit(data, net, ridge, steps=effort.each, seed=seed + rank)
+def _unrolled(context: Context, above: Hourglass, rank: int, otherwise: Fit) -> Fit:
+    data, steps, seed = context.data, context.settings.steps, context.seed + rank
+    net = unroll(above, data.X, data.Y, context.ridge, rank, steps=steps, seed=seed, loss=data.loss)
+    return otherwise if net is None else context.fit(net, steps, rank)
 
 
 # ---- What has been trained so far, kept in a folder: a killed discovery continues from there to the same answer
@@ -326,7 +262,7 @@ def _unrolled(data: Data, effort: Effort, above: Hourglass, rank: int, ridge: fl
 _KIND = "discovery stage"
 
 
-def fingerprint(settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
+def identity_of(settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
     """SHA-256 of settings and data."""
     tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
     text = json.dumps({**settings, "data": files.fingerprint(tensors)}, sort_keys=True)

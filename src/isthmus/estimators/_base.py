@@ -14,8 +14,8 @@ from torch import Tensor
 from isthmus._checks import fail
 from isthmus._settings import KINDS, Settings
 from isthmus.discovery import Discovery, discover
+from isthmus.discovery._columns import holds_dates, refuse_columns
 from isthmus.discovery._files import from_parts, to_parts
-from isthmus.discovery._task import holds_dates, refuse_columns
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from isthmus._checks import fail
-from isthmus.discovery._task import column_names, refuse_columns
+from isthmus.discovery._columns import column_names, refuse_columns
 from isthmus.estimators._base import Array, Bottleneck, put_together, take_apart
 from isthmus.files import register
 

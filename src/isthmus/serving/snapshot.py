@@ -10,7 +10,7 @@ from isthmus._html import TONES, number
 from isthmus._progress import duration
 from isthmus._settings import STRENGTH
 from isthmus.discovery._profile import unit_of
-from isthmus.discovery._walk import Effort
+from isthmus.discovery._walk import slack
 from isthmus.serving.figures import Walks, figures_of
 from isthmus.serving.record import Record
 from isthmus.serving.watcher import RunView
@@ -114,9 +114,9 @@ def rank_so_far(walks: Walks, ridge: float | None) -> str:
     """
     errors = {rank: error for (walk, rank), error in walks.items() if walk == 0}
     best = min(errors.values(), default=0.0)
-    slack = Effort(strength=STRENGTH if ridge is None else ridge).slack(best)
+    allowed = slack(best, STRENGTH if ridge is None else ridge)
     ranks = [rank for rank in errors if rank > 0]
-    enough = [rank for rank in ranks if errors[rank] - best <= slack]
+    enough = [rank for rank in ranks if errors[rank] - best <= allowed]
     if not enough:
         return "—"
     least = min(enough)
