@@ -47,7 +47,7 @@ _HOMES = {
     "LeakyResNet": "isthmus.networks._leaky_resnet",
     "CompactNetwork": "isthmus.networks._fully_connected",
     "ConvolutionalNet": "isthmus.networks._convolutional",
-    "Discovery": "isthmus.discovery._files",
+    "Discovery": "isthmus.discovery._result",
     "BottleneckRegressor": "isthmus.estimators._regressor",
     "BottleneckClassifier": "isthmus.estimators._classifier",
     "BottleneckAutoencoder": "isthmus.estimators._autoencoder",

@@ -12,7 +12,7 @@ import pytest
 import isthmus
 from isthmus import BottleneckRegressor, FileFormatError, IsthmusError, discover, problems
 from isthmus._tensorfile import fingerprint
-from isthmus.discovery._files import from_parts, to_parts
+from isthmus.discovery._result import discovery_from_parts, discovery_parts
 from isthmus.estimators._regressor import _from_parts, _to_parts
 from made import QUICK
 from test_files_hostile import MUTATORS
@@ -59,7 +59,7 @@ NAMES = [
 
 def content(thing):
     """All there is to it: configuration as text, tensors by their bytes."""
-    config, tensors = (_to_parts if isinstance(thing, BottleneckRegressor) else to_parts)(thing)
+    config, tensors = (_to_parts if isinstance(thing, BottleneckRegressor) else discovery_parts)(thing)
     return json.dumps(config, sort_keys=True), fingerprint(tensors)
 
 
@@ -196,10 +196,10 @@ def tamper(config, path, value):
     ],
 )  # fmt: skip
 def test_tampered_configurations(things, path, value):
-    config, tensors = to_parts(things["plain"])
-    from_parts(json.loads(json.dumps(config)), tensors)
+    config, tensors = discovery_parts(things["plain"])
+    discovery_from_parts(json.loads(json.dumps(config)), tensors)
     with pytest.raises(IsthmusError):
-        from_parts(tamper(config, path, value), tensors)
+        discovery_from_parts(tamper(config, path, value), tensors)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_tampered_configurations(things, path, value):
     ],
 )  # fmt: skip
 def test_tampered_tensors(things, name, change):
-    config, tensors = to_parts(things["names and fill"])
+    config, tensors = discovery_parts(things["names and fill"])
     if change is None:
         del tensors[name]
     else:
         tensors[name] = change(tensors.get(name, tensors["shift"]))
     with pytest.raises(FileFormatError):
-        from_parts(config, tensors)
+        discovery_from_parts(config, tensors)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from isthmus import discover, files, problems
-from isthmus.discovery._files import to_parts
 from isthmus.discovery._fits import Fit
+from isthmus.discovery._result import discovery_parts
 from isthmus.discovery._walk import Stages, identity_of
 from isthmus.training._lbfgs import LBFGS
 from made import hourglass
@@ -34,7 +34,7 @@ def whole(task, tmp_path_factory):
 
 
 def content(found):
-    config, tensors = to_parts(found)
+    config, tensors = discovery_parts(found)
     settings = {key: value for key, value in config["settings"].items() if key not in ("seconds", "stages_reused")}
     return json.dumps({**config, "settings": settings}, sort_keys=True), files.fingerprint(tensors)
 

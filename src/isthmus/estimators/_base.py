@@ -15,7 +15,7 @@ from isthmus._checks import fail
 from isthmus._settings import KINDS, Settings
 from isthmus.discovery import Discovery, discover
 from isthmus.discovery._columns import holds_dates, refuse_columns
-from isthmus.discovery._files import from_parts, to_parts
+from isthmus.discovery._result import discovery_from_parts, discovery_parts
 
 Array = NDArray[np.float64]
 
@@ -166,7 +166,7 @@ def take_apart(model: Bottleneck, **more: Any) -> tuple[dict[str, Any], dict[str
     """
     if not hasattr(model, "discovery_"):
         fail("save", "the estimator must be fitted", "one that is not", "Call fit first.")
-    config, tensors = to_parts(model.discovery_)
+    config, tensors = discovery_parts(model.discovery_)
     given = model.get_params(deep=False)
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
     parameters = {name: value for name, value in plain.items() if _plain(value)}
@@ -187,7 +187,7 @@ def put_together(cls: type[M], config: Any, tensors: dict[str, Tensor], more: di
     parameters, known = config["parameters"], tuple(cls().get_params(deep=False))
     if not set(parameters) <= set(known) or not all(_plain(value) for value in parameters.values()):
         fail("load", f"parameters must be among {', '.join(known)}", ascii(parameters)[:200], _FIX)
-    found = from_parts(config["discovery"], tensors)
+    found = discovery_from_parts(config["discovery"], tensors)
     if found.loss != loss:
         fail("load", f"the discovery of a {cls.__name__} must have the loss {loss!r}", ascii(found.loss)[:80], _FIX)
     model = cls(**parameters)
