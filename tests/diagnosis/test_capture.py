@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from architectures import ARCHITECTURES, mlp, resnet, transformer, unet
 from isthmus import IsthmusError
-from isthmus.diagnosis._capture import capture, first_tensor, in_float64, run, untouched, unwrap
+from isthmus.diagnosis._capture import capture, first_tensor, in_float64, run_hooked, untouched, unwrap
 from isthmus.diagnosis._inputs import batches
 from tools import assert_close, gaussian
 
@@ -88,7 +88,7 @@ def test_captured_is_what_was_there_and_nothing_changes(architecture):
     before = everything(module)
     seen: list[tuple[str, Tensor]] = []
     source = batches("test", X, module, batch_size=len(X))
-    skipped = run(module, source, names, lambda name, output, call: seen.append((name, output.clone())))
+    skipped = run_hooked(module, source, names, lambda name, output, call: seen.append((name, output.clone())))
     assert changes(before, everything(module)) == []
     assert [name for name, _ in seen] == [name for name, _ in expected]
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(seen, expected))
@@ -100,7 +100,9 @@ def test_captured_is_what_was_there_and_nothing_changes(architecture):
 def test_an_mlp_by_hand():
     module, X = mlp()
     seen: dict[str, Tensor] = {}
-    run(module, batches("test", X, module), ["0", "1", "2"], lambda name, output, call: seen.update({name: output}))
+    run_hooked(
+        module, batches("test", X, module), ["0", "1", "2"], lambda name, output, call: seen.update({name: output})
+    )
     Z = X @ module[0].weight.T + module[0].bias
     assert_close(seen["0"], Z)
     assert_close(seen["1"], Z.clamp_min(0))
@@ -116,7 +118,7 @@ def test_keeping_without_copying_would_be_wrong():
         kept.append(output)
         copied.append(output.clone())
 
-    run(module, [((X,), {})], ["down.0"], visit)
+    run_hooked(module, [((X,), {})], ["down.0"], visit)
     assert copied[0].min() < 0 <= kept[0].min()
 
 
@@ -134,7 +136,7 @@ def test_the_fused_path_would_hide_layers():
     ):
         encoder(*arguments[0], **arguments[1])
     assert not seen and plain.skipped == {name: "its output is a sparse or nested tensor"}
-    assert run(encoder, [arguments], [name], lambda *visited: seen.append(visited[1])) == {}
+    assert run_hooked(encoder, [arguments], [name], lambda *visited: seen.append(visited[1])) == {}
     assert seen[0].shape == (4, 6, 32)
 
 
@@ -212,10 +214,10 @@ def test_a_failing_forward_is_named():
     with pytest.raises(
         IsthmusError, match=r"diagnose: `module` must run on `X`. Got \(float32 \(40, 5\)\) → RuntimeError: .* Pass `X`"
     ) as caught:
-        run(module, [((X[:, :5],), {})], [""], quietly)
+        run_hooked(module, [((X[:, :5],), {})], [""], quietly)
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(IsthmusError, match=r"mask=int64 \(2,\).*TypeError"):
-        run(module, [((X,), {"mask": torch.zeros(2, dtype=torch.int64)})], [""], quietly)
+        run_hooked(module, [((X,), {"mask": torch.zeros(2, dtype=torch.int64)})], [""], quietly)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
@@ -226,7 +228,7 @@ def test_a_failing_visit_is_not_blamed_on_the_module():
         raise ZeroDivisionError("ours")
 
     with pytest.raises(ZeroDivisionError, match="ours"):
-        run(module, [((X,), {})], ["0"], visit)
+        run_hooked(module, [((X,), {})], ["0"], visit)
     assert not module[0]._forward_hooks
 
 
@@ -246,7 +248,7 @@ def test_a_module_used_twice_is_visited_twice_in_every_forward():
     seen = []
     pairs = [((gaussian(3, 4, seed=i, dtype=torch.float32),), {}) for i in range(2)]
     names = ["layer", "alias", "unused", ""]
-    skipped = run(module, pairs, names, lambda name, output, call: seen.append((name, call, output)))
+    skipped = run_hooked(module, pairs, names, lambda name, output, call: seen.append((name, call, output)))
     assert [entry[:2] for entry in seen] == [("layer", 0), ("layer", 1), ("", 0)] * 2
     assert torch.equal(seen[0][2], module.layer(pairs[0][0][0])) and torch.equal(seen[1][2], seen[2][2])
     assert skipped == {"alias": "the same module as 'layer'", "unused": "not called in the forward pass"}
@@ -256,7 +258,7 @@ def test_we_see_what_the_users_hooks_made():
     module, X = mlp()
     module[0].register_forward_hook(lambda _, __, output: output * 0 + 5)
     seen = []
-    run(module, [((X,), {})], ["0"], lambda name, output, call: seen.append(output))
+    run_hooked(module, [((X,), {})], ["0"], lambda name, output, call: seen.append(output))
     assert bool((seen[0] == 5).all()) and len(module[0]._forward_hooks) == 1
 
 
@@ -300,7 +302,7 @@ def test_packed_sequences_and_outputs_without_tensors():
 
     module = nn.ModuleDict({"odd": Odd(), "thin": Thin()})
     module.forward = lambda x: (module["odd"](x), module["thin"](x))  # type: ignore[method-assign]
-    skipped = run(module, [((T,), {})], ["odd", "thin"], quietly)
+    skipped = run_hooked(module, [((T,), {})], ["odd", "thin"], quietly)
     assert skipped == {
         "odd": "its output, str, holds no tensor",
         "thin": "its output is a sparse or nested tensor",
@@ -311,7 +313,7 @@ def test_recurrent_layers_on_packed_sequences():
     torch_lstm = ARCHITECTURES["lstm"]()[0].lstm
     packed = pack_sequence([gaussian(n, 4, seed=n, dtype=torch.float32) for n in (5, 3)])
     seen = []
-    run(torch_lstm, [((packed,), {})], [""], lambda name, output, call: seen.append(output))
+    run_hooked(torch_lstm, [((packed,), {})], [""], lambda name, output, call: seen.append(output))
     assert seen[0].shape == (8, 10)
 
 
@@ -337,7 +339,7 @@ def test_parts_compiled_in_place_are_seen_and_stay_compiled():
     module, X = mlp()
     compiled = module[0]._compiled_call_impl = lambda *args, **kwargs: torch.zeros(40, 16)
     seen = []
-    run(module, [((X,), {})], ["0"], lambda name, output, call: seen.append(output))
+    run_hooked(module, [((X,), {})], ["0"], lambda name, output, call: seen.append(output))
     assert bool(seen[0].any()) and module[0]._compiled_call_impl is compiled
 
 
@@ -362,7 +364,7 @@ def test_a_scripted_part_is_run_and_left_out():
     X = gaussian(5, 4, dtype=torch.float32)
     seen = []
     names = ["", "1", "1.0"]
-    skipped = run(module, [((X,), {})], names, lambda name, output, call: seen.append(output))
+    skipped = run_hooked(module, [((X,), {})], names, lambda name, output, call: seen.append(output))
     linear, dropout = scripted.children()
     assert torch.equal(seen[0], linear(module[0](X))), "dropout is off"
     assert scripted.training and dropout.training
@@ -377,7 +379,7 @@ def test_float64_copies(architecture):
     assert how == "float64 copy" and double is not module and not double.training
     source = batches("test", X, double)
     outputs = []
-    run(double, source, [""], lambda name, output, call: outputs.append(output))
+    run_hooked(double, source, [""], lambda name, output, call: outputs.append(output))
     assert outputs[0].dtype == torch.float64
     with untouched(module):
         assert_close(outputs[0], module(X), rtol=1e-4, atol=1e-5, reason="float32 through many layers")
@@ -392,7 +394,7 @@ def test_what_cannot_be_copied_is_run_as_it_is():
     weight = module.weight
     same, why = in_float64(module)
     assert same is module and "cannot be copied" in why and "weight_norm" in why
-    run(module, [((X,), {})], [""], quietly)
+    run_hooked(module, [((X,), {})], [""], quietly)
     assert module.weight is weight
     same, why = in_float64(mlp()[0], max_bytes=1000)
     assert "GiB" in why and same.training

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from architectures import ARCHITECTURES
-from isthmus.diagnosis._capture import in_float64, samples_of, survey, take, untouched
+from isthmus.diagnosis._capture import count_samples, in_float64, survey, take, untouched
 from isthmus.diagnosis._jacobians import DIRECTIONS, layer_jacobians
 from isthmus.measures import agop, jacobian_spectra
 from tools import assert_close, gaussian, random_net
@@ -151,4 +151,4 @@ def test_taking_samples():
     args, kwargs = take(call, torch.tensor([2, 2]))
     assert args[0].tolist() == [2, 2]
     assert kwargs["mask"].tolist() == [[4, 5], [4, 5]] and kwargs["flag"] is True
-    assert samples_of(call) == 4
+    assert count_samples(call) == 4

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isthmus.discovery import _fits as fits
-from isthmus.discovery._fits import Fit, fit, minibatch_fit, narrow, rewaist, unroll, weigh
+from isthmus.discovery._fits import Fit, minibatch_fit, narrow, quasi_newton_fit, rewaist, unroll, weigh
 from isthmus.discovery._walk import copy_of
 from isthmus.networks import FullyConnected, Hourglass
 from made import hourglass
@@ -140,8 +140,8 @@ def test_unrolling_where_there_is_nothing_to_unroll():
 def test_fit_says_how_it_ended():
     X = gaussian(50, 5)
     Y = X @ orthogonal(5, 4)
-    assert fit(hourglass(), X, Y, 1e-2, steps=1, scale=4.0).state == "falling"
-    done = fit(hourglass(), X, Y, 1e-2, steps=60, scale=4.0)
+    assert quasi_newton_fit(hourglass(), X, Y, 1e-2, steps=1, scale=4.0).state == "falling"
+    done = quasi_newton_fit(hourglass(), X, Y, 1e-2, steps=60, scale=4.0)
     assert done.state == "at rest"
     assert done.rest <= fits.REST
     net = done.network
@@ -149,14 +149,14 @@ def test_fit_says_how_it_ended():
     norm = sum(float((p.detach() ** 2).sum()) for p in net.parameters())
     assert_close([done.cost, done.norm], [cost / 4.0, norm])
     assert_close(done.loss, (cost + 1e-2 * norm) / 4.0)
-    twin = fit(hourglass(), X, Y, 1e-2, steps=60, scale=4.0)
+    twin = quasi_newton_fit(hourglass(), X, Y, 1e-2, steps=60, scale=4.0)
     assert all(torch.equal(p, q) for p, q in zip(twin.network.parameters(), net.parameters()))
 
 
 def test_minibatches_never_make_it_worse():
     X = gaussian(50, 5)
     Y = X @ orthogonal(5, 4)
-    good = fit(hourglass(), X, Y, 1e-2, steps=60, scale=1.0)
+    good = quasi_newton_fit(hourglass(), X, Y, 1e-2, steps=60, scale=1.0)
     before = copy_of(good.network)
     after = minibatch_fit(copy_of(good.network), X, Y, 1e-2, 1e3, scale=1.0, seed=0)
     assert isinstance(after, Fit)

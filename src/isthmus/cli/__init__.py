@@ -12,8 +12,8 @@ from isthmus.cli.base import app
 from isthmus.cli.compress import compress
 from isthmus.cli.convert import convert
 from isthmus.cli.demo import demo
-from isthmus.cli.diagnose import diagnose
-from isthmus.cli.discover import discover
+from isthmus.cli.diagnose import diagnose_command
+from isthmus.cli.discover import discover_command
 from isthmus.cli.mechanics import mechanics
 from isthmus.cli.predict import predict, transform
 from isthmus.cli.report import open, report  # noqa: A004 - the verb
@@ -30,13 +30,13 @@ __all__ = ["app", "main"]
 for _verb, _example in (
     (demo, "Example:  isthmus demo --out runs/demo"),
     (
-        discover,
+        discover_command,
         "Examples:  isthmus discover trajectories.csv --target 'y*'\n\n"
         "isthmus discover cells.parquet --target growth --target 'protein_*' --group patient --missing median\n\n"
         "isthmus discover arrays.npz --json",
     ),
     (
-        diagnose,
+        diagnose_command,
         "Examples:  isthmus diagnose net.safetensors --data X.npy --y Y.npy\n\n"
         "isthmus diagnose --module networks.small:build --weights weights.safetensors --data images.npy",
     ),
@@ -75,4 +75,4 @@ for _verb, _example in (
     (serve, "Example:  isthmus serve runs --open"),
     (convert, "Example:  isthmus convert weights.pt network.safetensors --slope 0.1"),
 ):
-    app.command(epilog=_example)(_verb)
+    app.command(_verb.__name__.removesuffix("_command"), epilog=_example)(_verb)

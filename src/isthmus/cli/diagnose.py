@@ -24,7 +24,7 @@ class Loss(StrEnum):
     cross_entropy = "cross_entropy"
 
 
-def diagnose(
+def diagnose_command(
     data: Annotated[
         Path, typer.Option(metavar="X", help="Inputs: NPY of any axes (integers are tokens), CSV, Parquet or NPZ.")
     ],

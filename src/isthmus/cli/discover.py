@@ -42,7 +42,7 @@ class TextColumns(StrEnum):
     drop = "drop"
 
 
-def discover(
+def discover_command(
     context: typer.Context,
     data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV, TSV, Parquet, NPY or NPZ file; rows are samples.")],
     target: Annotated[

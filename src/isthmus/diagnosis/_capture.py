@@ -279,7 +279,7 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 @torch.no_grad()
-def run(
+def run_hooked(
     module: nn.Module, batches: Iterable[Arguments], names: Iterable[str], visit: Visit, *, who: str = "diagnose"
 ) -> dict[str, str]:
     """Run ``module`` on every batch in evaluation mode, visiting the named submodules, and leave it as it was.
@@ -326,7 +326,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputPlace:
     """One layer as a forward meets it.
 
     Attributes
@@ -385,14 +385,14 @@ def take(call: Call, rows: Tensor) -> Call:
     return map_tensors(lambda t: t[rows], args), map_tensors(lambda t: t[rows], kwargs)
 
 
-def samples_of(call: Call) -> int:
+def count_samples(call: Call) -> int:
     """How many samples the arguments hold."""
     tensor = first_tensor([*call[0], *call[1].values()])
     return 0 if tensor is None else len(tensor)
 
 
 @torch.no_grad()
-def survey(module: nn.Module, call: Call, names: Iterable[str]) -> dict[str, Place]:
+def survey(module: nn.Module, call: Call, names: Iterable[str]) -> dict[str, OutputPlace]:
     """The place of every layer among ``names`` that the forward calls.
 
     Two forwards, of two and of three copies of one sample: the axis that grows from one to the other is the one that
@@ -407,7 +407,7 @@ def survey(module: nn.Module, call: Call, names: Iterable[str]) -> dict[str, Pla
             # The tensors themselves, not their contents: they tell who hands on whose.
             outputs.setdefault(name, []).append(output)
 
-        run(module, [take(call, torch.zeros(copies, dtype=torch.long))], names, visit)
+        run_hooked(module, [take(call, torch.zeros(copies, dtype=torch.long))], names, visit)
         seen.append(outputs)
     two, three = seen
     for name, tensors in two.items():
@@ -432,11 +432,11 @@ def _check_output(name: str, output: Tensor) -> None:
 
 def _place(
     name: str, order: int, calls: int, small: tuple[int, ...], large: tuple[int, ...], same_as: str | None
-) -> Place:
+) -> OutputPlace:
     grown = [axis for axis, (a, b) in enumerate(zip(small, large)) if a != b]
     if len(small) != len(large) or len(grown) != 1 or 3 * small[grown[0]] != 2 * large[grown[0]]:
-        return Place(name, order, calls, small, None, 1, same_as)
+        return OutputPlace(name, order, calls, small, None, 1, same_as)
     axis = grown[0]
     each = small[axis] // 2
     rest = (*small[:axis], *small[axis + 1 :])
-    return Place(name, order, calls, rest if each == 1 else (each, *rest), axis, each, same_as)
+    return OutputPlace(name, order, calls, rest if each == 1 else (each, *rest), axis, each, same_as)

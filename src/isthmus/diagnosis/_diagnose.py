@@ -17,7 +17,7 @@ from isthmus._checks import check_choice, check_integer, check_number, fail
 from isthmus._errors import IsthmusError
 from isthmus._progress import ProgressFactory, silent
 from isthmus._provenance import provenance
-from isthmus.diagnosis._capture import Call, Place, in_float64, samples_of, survey, take, untouched, unwrap
+from isthmus.diagnosis._capture import Call, OutputPlace, count_samples, in_float64, survey, take, untouched, unwrap
 from isthmus.diagnosis._inputs import Batches
 from isthmus.diagnosis._inputs import batches as batches_of
 from isthmus.diagnosis._jacobians import DIRECTIONS, NOTHING, Jacobians, LayerJacobians, bypass, layer_jacobians
@@ -26,7 +26,7 @@ from isthmus.diagnosis._ranks import (
     Evidence,
     Gate,
     Isthmus,
-    agreement,
+    agreement_panel,
     isthmus_of_chain,
     isthmus_of_gates,
     rounding_floor,
@@ -121,56 +121,31 @@ def diagnose(
     if layers is not None and not weighted:
         fail(who, "`layers` must name layers with parameters", layers, "See `module.named_modules()` for their names.")
     blocks = _blocks(plain, weighted, layers)
-    names = [layer.name for layer in weighted if layer.name]
 
-    def prepared(run: nn.Module) -> tuple[Batches, Call, dict[str, Place]]:
+    def prepared(run: nn.Module) -> tuple[Batches, Call, dict[str, OutputPlace]]:
         batches = batches_of(who, X, run, batch_size=batch_size, unpack=unpack)
         few = batches.first(max(PASSAGE_SAMPLES, jacobian_samples))
-        return batches, few, survey(run, few, [*names, *blocks, ""])
+        return batches, few, survey(run, few, [*(layer.name for layer in weighted if layer.name), *blocks, ""])
 
-    run, how = in_float64(plain) if precision == "float64" else (plain, "own dtype, as asked")
-    try:
-        batches, few, places = prepared(run)
-    except IsthmusError:
-        if run is plain:
-            raise
-        # A forward that insists on a dtype runs in no other.
-        run, how = plain, "own dtype: it does not run in float64"
-        batches, few, places = prepared(run)
+    run, how, (batches, few, places) = _in_precision(plain, precision, prepared)
     notes.append(f"run in evaluation mode: {how}")
+    eps = unit_roundoff(plain) * max(len(places), 1)
     with untouched(run), progress(batches.samples, who) as bar:
-        layouts = _layouts(weighted, blocks)
-        seen = observe(run, batches, places, layouts, sketch=sketch, exact_up_to=exact_up_to, seed=seed, bar=bar)
-        shares = bypass(run, _leading(few, PASSAGE_SAMPLES), [name for name in places if name])
-        jacobians = Jacobians({}, "not computed: not asked for")
-        if jacobian_samples:
-            source = _embedding(few, places, weighted)
-            jacobians = layer_jacobians(run, _leading(few, jacobian_samples), places, source=source, seed=seed)
+        size = {"sketch": sketch, "exact_up_to": exact_up_to, "jacobian_samples": jacobian_samples}
+        found = _measure(run, batches, few, places, weighted, blocks, **size, seed=seed, bar=bar, eps=eps)
         numbers = describe(plain)
         if Y is not None:
             numbers |= fit_numbers(run, batches, Y, loss, ridge)
-    eps = unit_roundoff(plain) * max(len(places), 1)
-    found = Findings(weighted, blocks, places, seen, shares, jacobians, eps, seed)
+    notes += _notes_on(found.jacobians)
     table = found.layers()
     narrow = found.isthmus(table)
-    chain = _fully_connected(plain) if layers is None else None
-    inputs = batches.first(TRACE_SAMPLES)[0]
-    if chain is not None and len(inputs) == 1 and inputs[0].ndim == 2:
-        X_few = inputs[0].double()
-        numbers |= fully_connected_numbers(chain, X_few, ridge)
-        order = [layer.name for layer in weighted]
-        dims = chain.dims
-        if found.finite:
-            narrow = isthmus_of_chain(bottleneck_rank(chain.trace(X_few)), order, dims[0], dims[-1])
-    if convolved is not None and layers is None and len(inputs) == 1 and found.finite:
-        numbers["kept_frequencies"] = kept_frequencies(convolved.trace(inputs[0])).to_dict()
+    if layers is None:
+        more, by_trace = _of_family(plain, convolved, batches.first(TRACE_SAMPLES)[0], found, ridge)
+        numbers |= more
+        narrow = by_trace or narrow
     moved = None
     if isinstance(plain, LeakyResNet) and Y is not None and ridge is not None:
         moved = mechanics_of(plain, batches, Y, loss, ridge)
-    if jacobians.state != "computed":
-        notes.append(f"Jacobians {jacobians.state}")
-    elif jacobians.source != "inputs":
-        notes.append(f"Jacobians are with respect to the {jacobians.source}")
     settings = {
         "ridge": ridge,
         "loss": loss,
@@ -182,19 +157,72 @@ def diagnose(
         "exact_up_to": exact_up_to,
         "seed": seed,
     }
+    spent = time.time() - started
     return Diagnosis(
         isthmus=narrow,
         agreement=found.agreement(table, narrow),
         layers=table,
         whole=numbers,
-        samples=seen.samples,
+        samples=found.seen.samples,
         notes=tuple(dict.fromkeys([*notes, *batches.notes])),
         settings=settings,
-        provenance=provenance(
-            seed=seed, dtype=how, device=numbers["device"], started=started, seconds=time.time() - started
-        ),
+        provenance=provenance(seed=seed, dtype=how, device=numbers["device"], started=started, seconds=spent),
         mechanics=moved,
     )
+
+
+def _in_precision(plain: nn.Module, precision: str, prepared: Callable[[nn.Module], Any]) -> tuple[nn.Module, str, Any]:
+    """The module that is run, in float64 if it may and can be, which it is in words, and what was prepared with it."""
+    run, how = in_float64(plain) if precision == "float64" else (plain, "own dtype, as asked")
+    try:
+        return run, how, prepared(run)
+    except IsthmusError:
+        if run is plain:
+            raise
+    # A forward that insists on a dtype runs in no other.
+    return plain, "own dtype: it does not run in float64", prepared(plain)
+
+
+def _measure(
+    run: nn.Module,
+    batches: Batches,
+    few: Call,
+    places: dict[str, OutputPlace],
+    weighted: list[WeightedLayer],
+    blocks: Mapping[str, nn.Module],
+    *,
+    jacobian_samples: int,
+    seed: int,
+    eps: float,
+    **streaming: Any,
+) -> Findings:
+    """Everything that takes running the network."""
+    seen = observe(run, batches, places, _layouts(weighted, blocks), seed=seed, **streaming)
+    shares = bypass(run, _leading(few, PASSAGE_SAMPLES), [name for name in places if name])
+    jacobians = Jacobians({}, "not computed: not asked for")
+    if jacobian_samples:
+        source = _embedding(few, places, weighted)
+        jacobians = layer_jacobians(run, _leading(few, jacobian_samples), places, source=source, seed=seed)
+    return Findings(weighted, blocks, places, seen, shares, jacobians, eps, seed)
+
+
+def _of_family(
+    plain: nn.Module, convolved: ConvolutionalNet | None, inputs: Sequence[Any], found: Findings, ridge: float | None
+) -> tuple[dict[str, Any], Isthmus | None]:
+    """Numbers that only some families have, and the rank of a fully connected network by its whole trace."""
+    numbers: dict[str, Any] = {}
+    narrow = None
+    if len(inputs) != 1:
+        return numbers, narrow
+    X, chain = inputs[0], _fully_connected(plain)
+    if chain is not None and X.ndim == 2:
+        numbers |= fully_connected_numbers(chain, X.double(), ridge)
+        if found.finite:
+            order = [layer.name for layer in found.weighted]
+            narrow = isthmus_of_chain(bottleneck_rank(chain.trace(X.double())), order, chain.dims[0], chain.dims[-1])
+    if convolved is not None and found.finite:
+        numbers["kept_frequencies"] = kept_frequencies(convolved.trace(X)).to_dict()
+    return numbers, narrow
 
 
 def as_torch(module: nn.Module) -> nn.Module:
@@ -262,7 +290,7 @@ def _layouts(weighted: list[WeightedLayer], blocks: Mapping[str, nn.Module]) -> 
     return layouts
 
 
-def _embedding(call: Call, places: Mapping[str, Place], weighted: list[WeightedLayer]) -> str | None:
+def _embedding(call: Call, places: Mapping[str, OutputPlace], weighted: list[WeightedLayer]) -> str | None:
     """The embedding that comes first, where the inputs are integers."""
     values = [*call[0], *call[1].values()]
     if any(isinstance(v, Tensor) and v.is_floating_point() for v in values):
@@ -272,8 +300,14 @@ def _embedding(call: Call, places: Mapping[str, Place], weighted: list[WeightedL
     return min(first, key=lambda name: places[name].order, default=None)
 
 
+def _notes_on(jacobians: Jacobians) -> list[str]:
+    if jacobians.state != "computed":
+        return [f"Jacobians {jacobians.state}"]
+    return [] if jacobians.source == "inputs" else [f"Jacobians are with respect to the {jacobians.source}"]
+
+
 def _leading(call: Call, samples: int) -> Call:
-    return take(call, torch.arange(min(samples, samples_of(call))))
+    return take(call, torch.arange(min(samples, count_samples(call))))
 
 
 # ---- From what was measured to a table of layers and to the rank
@@ -297,7 +331,7 @@ class Findings:
 
     weighted: list[WeightedLayer]
     blocks: Mapping[str, nn.Module]
-    places: Mapping[str, Place]
+    places: Mapping[str, OutputPlace]
     seen: Observation
     shares: Mapping[str, float]
     jacobians: Jacobians
@@ -462,7 +496,7 @@ class Findings:
         output = self.jacobians.layers.get(self.output)
         last = self.seen.layers.get(self.output)
         spectra = [w.spectrum.values for layer in layers for w in layer.weights if len(w.spectrum.values)]
-        return agreement(
+        return agreement_panel(
             rank=narrow.rank,
             narrowest=where or "",
             points=None if stream is None else stream.kept,

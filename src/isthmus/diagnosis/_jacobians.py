@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isthmus._checks import fail
 from isthmus._forward_mode import load_forward_mode
-from isthmus.diagnosis._capture import Call, Place, capture, first_tensor, samples_of, take
+from isthmus.diagnosis._capture import Call, OutputPlace, capture, count_samples, first_tensor, take
 
 #: Up to this many input numbers every direction is followed; beyond, this many random ones.
 DIRECTIONS = 128
@@ -67,7 +67,7 @@ class Jacobians:
 
 
 def layer_jacobians(
-    module: nn.Module, call: Call, places: dict[str, Place], *, source: str | None = None, seed: int = 0
+    module: nn.Module, call: Call, places: dict[str, OutputPlace], *, source: str | None = None, seed: int = 0
 ) -> Jacobians:
     """Singular values of the Jacobians at every layer among ``places``, for every sample of ``call``.
 
@@ -77,7 +77,7 @@ def layer_jacobians(
         In float64 and in evaluation mode. Samples must not influence each other; that is checked.
     call : tuple of arguments
         A few samples: each is run once for each direction.
-    places : dict of Place
+    places : dict of OutputPlace
         Where the layers stand, ``""`` (the output) among them.
     source : str, optional
         The layer whose output is the input of the Jacobians, for networks of integer inputs. By default the first
@@ -215,7 +215,7 @@ def bypass(module: nn.Module, call: Call, names: list[str]) -> dict[str, float]:
     Skip connections around it leave some: the share is up to 1 (or more, where the frozen part had cancelled).
     NaN where the outputs do not vary at all.
     """
-    samples = samples_of(call)
+    samples = count_samples(call)
     same = take(call, torch.zeros(samples, dtype=torch.long))
     fixed, varied = _output(module, same), _output(module, call)
     total = float((varied - fixed).square().sum())

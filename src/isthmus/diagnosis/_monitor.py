@@ -20,7 +20,7 @@ from isthmus._atomic import open_checked, shown
 from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import DataError, FileFormatError
 from isthmus._tensorfile import DTYPES, MAX_FILE_BYTES, read_body, read_header
-from isthmus.diagnosis._capture import run, untouched, unwrap
+from isthmus.diagnosis._capture import run_hooked, untouched, unwrap
 from isthmus.diagnosis._diagnose import as_torch, unit_roundoff, wanted
 from isthmus.diagnosis._history import (
     FAILED,
@@ -131,7 +131,7 @@ class Camera:
             for device in {"cpu", *(p.device.type for p in module.parameters())}:
                 # In the module's own dtype; weights that autocast casts and keeps must not reach the user's step.
                 stack.enter_context(torch.autocast(device, enabled=False))
-            run(module, [self._call], dict.fromkeys([*layouts, ""]), visit, who=self._who)
+            run_hooked(module, [self._call], dict.fromkeys([*layouts, ""]), visit, who=self._who)
         layers = [self._layer(layer, seen.get(layer.name), eps) for layer in weighted]
         bad = [
             f"{one.name or '(itself)'} ({part.label})"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from isthmus._checks import check_choice, check_integer, fail
 from isthmus._progress import Progress
-from isthmus.diagnosis._capture import Call, Place, first_tensor, run
+from isthmus.diagnosis._capture import Call, OutputPlace, first_tensor, run_hooked
 from isthmus.diagnosis._inputs import Batches
 from isthmus.linalg import chunk_rows
 
@@ -267,7 +267,7 @@ class Observation:
 def observe(
     module: nn.Module,
     batches: Batches,
-    places: Mapping[str, Place],
+    places: Mapping[str, OutputPlace],
     layouts: Mapping[str, str],
     *,
     sketch: int,
@@ -311,5 +311,5 @@ def observe(
             bar.advance(len(first))
 
     with torch.no_grad():
-        run(module, counted(), list(places), visit)
+        run_hooked(module, counted(), list(places), visit)
     return Observation(layers, inputs, samples)

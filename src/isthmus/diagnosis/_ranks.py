@@ -239,7 +239,7 @@ def rounded(dimension: float) -> int | None:
     return round(dimension) if math.isfinite(dimension) else None
 
 
-def agreement(
+def agreement_panel(
     *,
     rank: int | None,
     narrowest: str,

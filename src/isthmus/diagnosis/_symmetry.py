@@ -15,7 +15,7 @@ from isthmus._checks import as_tensor, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError, IsthmusError
 from isthmus._html import badge, card, heading, number, table, told
-from isthmus.diagnosis._capture import in_float64, run, survey, untouched, unwrap
+from isthmus.diagnosis._capture import in_float64, run_hooked, survey, untouched, unwrap
 from isthmus.diagnosis._diagnose import as_torch
 from isthmus.diagnosis._inputs import batches
 from isthmus.measures._orbits import OrbitDistance, distance_matrix, distances, summarise
@@ -366,7 +366,7 @@ def _by_hooks(module: nn.Module, stack: Tensor, seen: dict[str, _Seen]) -> None:
             if name:
                 seen.setdefault(name, _Seen()).take(rows.pop(name), stack)
 
-    run(module, calls, list(places), visit, who="symmetry")
+    run_hooked(module, calls, list(places), visit, who="symmetry")
     seen.setdefault("outputs", _Seen()).take(rows[""], stack)
 
 

@@ -139,7 +139,7 @@ def _layer(
 
 def _not_a_matrix(owner: nn.Module, tensor_name: str) -> str:
     tensor = effective(owner, tensor_name)
-    return f"{tensor_name} {why_not(tensor) or f'of shape {shape_of(tensor)} is not a matrix'}"
+    return f"{tensor_name} {why_unread(tensor) or f'of shape {shape_of(tensor)} is not a matrix'}"
 
 
 def _is_quantised(layer: nn.Module) -> bool:
@@ -228,7 +228,7 @@ def parts_of(module: nn.Module, name: str, tensor_name: str) -> Iterator[WeightP
     """The matrices of one tensor; ``name`` is what to call it. None for biases and other tensors without one."""
     kind = kind_of(module)
     tensor = effective(module, tensor_name)
-    dims, problem = shape_of(tensor), why_not(tensor)
+    dims, problem = shape_of(tensor), why_unread(tensor)
 
     def part(label: str, how: str, cut: Callable[[Tensor], Tensor], piece: str = "", **extra: CircularFilter | None):
         # The same cut of an empty tensor tells the shape, also where there are no values.
@@ -486,7 +486,7 @@ def effective(module: nn.Module, name: str) -> Tensor:
     return tensor if is_lazy(tensor) else tensor.detach()
 
 
-def why_not(tensor: Tensor) -> str:
+def why_unread(tensor: Tensor) -> str:
     """Why a tensor has no spectrum here, as ``"not computed: …"``; empty if it has."""
     if is_lazy(tensor):
         return "not computed: not initialised yet; run the module once"

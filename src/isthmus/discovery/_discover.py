@@ -22,7 +22,7 @@ from isthmus.discovery._final import constant, finish_fit
 from isthmus.discovery._maps import apply
 from isthmus.discovery._result import Discovery
 from isthmus.discovery._search import Found, choose_strength, search_rank, total_steps
-from isthmus.discovery._task import Data, Task, make_task
+from isthmus.discovery._task import Data, RankTask, make_task
 from isthmus.discovery._walk import TOLERANCE, Context, Stages, identity_of
 
 _Discover = TypeVar("_Discover", bound=Callable[..., object])
@@ -184,7 +184,7 @@ def discover(
     )
 
 
-def _record(task: Task) -> dict[str, Any]:
+def _record(task: RankTask) -> dict[str, Any]:
     """How it is computed, as plain data, beside what is asked for."""
     settings = task.settings
     shared = ("replicas", "max_samples", "seed", "missing", "loss", "units", "input_noise")
@@ -201,7 +201,7 @@ def _record(task: Task) -> dict[str, Any]:
     }
 
 
-def _stages(checkpoint: str | Path | None, task: Task, record: dict[str, Any]) -> Stages:
+def _stages(checkpoint: str | Path | None, task: RankTask, record: dict[str, Any]) -> Stages:
     if checkpoint is None:
         return Stages(None, "")
     # One more division than replicas: where two walks disagree there is a third.

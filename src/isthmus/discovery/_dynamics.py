@@ -314,7 +314,7 @@ FOLDS = 5
 
 
 @dataclass(frozen=True)
-class Choice:
+class FieldFamily:
     """One family of fields: a polynomial's degree, or the length of radial functions; and its ridge."""
 
     degree: int
@@ -364,7 +364,7 @@ def velocities(who: str, U: Array, time: Array, owner: NDArray[np.int64]) -> tup
     return np.concatenate(points), np.concatenate(speeds), np.concatenate(owners)
 
 
-def fit_field(P: Array, V: Array, choice: Choice) -> Field:
+def fit_field(P: Array, V: Array, choice: FieldFamily) -> Field:
     """G with V ≈ G(P), by ridge regression on the features of ``choice``."""
     middle, scale = P.mean(axis=0), P.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
@@ -383,7 +383,7 @@ def fit_field(P: Array, V: Array, choice: Choice) -> Field:
     return field
 
 
-def held_out(P: Array, V: Array, owner: NDArray[np.int64], rng: np.random.Generator) -> tuple[Array, Choice]:
+def held_out(P: Array, V: Array, owner: NDArray[np.int64], rng: np.random.Generator) -> tuple[Array, FieldFamily]:
     """V − G(P) with each trajectory predicted by a fit to others, and the field chosen on all of them.
 
     The choice is made inside the fitted trajectories, on a third of them that is set aside.
@@ -403,16 +403,16 @@ def explained(P: Array, V: Array, *, seed: int = 0) -> Array:
     return 1.0 - (missed**2).sum(axis=0) / ((V - V.mean(axis=0)) ** 2).sum(axis=0)
 
 
-def candidates(rows: int, k: int) -> list[Choice]:
+def candidates(rows: int, k: int) -> list[FieldFamily]:
     """Fields that ``rows`` points of k coordinates can tell apart."""
     found = []
     for degree in range(1, DEGREE + 1):
         if len(_powers(k, degree)) * ROWS_PER_TERM <= rows or degree == 1:
-            found.append(Choice(degree, 0.0, 1e-10))
-    return found + [Choice(0, length, ridge) for length in LENGTHS for ridge in RIDGES]
+            found.append(FieldFamily(degree, 0.0, 1e-10))
+    return found + [FieldFamily(0, length, ridge) for length in LENGTHS for ridge in RIDGES]
 
 
-def _choose(P: Array, V: Array, owner: NDArray[np.int64], rng: np.random.Generator) -> Choice:
+def _choose(P: Array, V: Array, owner: NDArray[np.int64], rng: np.random.Generator) -> FieldFamily:
     test = _folds(owner, 3, rng) == 0
     tried = candidates(int((~test).sum()), P.shape[1])
     # A high power far outside its points is as bad as it looks.
@@ -432,7 +432,7 @@ def _powers(k: int, degree: int) -> list[tuple[int, ...]]:
     return [term for order in range(1, degree + 1) for term in combinations_with_replacement(range(k), order)]
 
 
-def _features(inside: Array, choice: Choice, centres: Array) -> Array:
+def _features(inside: Array, choice: FieldFamily, centres: Array) -> Array:
     if choice.degree:
         return np.column_stack([inside[:, list(t)].prod(axis=1) for t in _powers(inside.shape[1], choice.degree)])
     squares = ((inside[:, None] - centres) ** 2).sum(axis=2)

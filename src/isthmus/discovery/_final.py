@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from isthmus.discovery._fits import Fit, fit, minibatch_fit, weigh
+from isthmus.discovery._fits import Fit, minibatch_fit, quasi_newton_fit, weigh
 from isthmus.discovery._maps import ConstantMap, Encoder, Sensitivity, finish, sensitivity
 from isthmus.discovery._result import Discovery
-from isthmus.discovery._task import Scaling, Task
+from isthmus.discovery._task import RankTask, Scaling
 from isthmus.discovery._walk import Context, Level, copy_of
 from isthmus.networks import FullyConnected
 
@@ -41,7 +41,7 @@ class LastFit:
     notes: tuple[str, ...]
 
 
-def finish_fit(task: Task, inputs: Scaling, outputs: Scaling, context: Context, chosen: Level) -> LastFit:
+def finish_fit(task: RankTask, inputs: Scaling, outputs: Scaling, context: Context, chosen: Level) -> LastFit:
     """Train the chosen network on all rows, in mini-batches if they are many, then put its coordinates in order.
 
     Logits of classes are divided by the temperature that suits the rows that were held out from the chosen network.
@@ -58,14 +58,16 @@ def finish_fit(task: Task, inputs: Scaling, outputs: Scaling, context: Context, 
         spread = input_noise * (data.variance / chosen.rank) ** 0.5
         A = A + spread * torch.from_numpy(rng.standard_normal(A.shape)).to(A)
     notes: tuple[str, ...] = ()
+    few = len(X) <= 2 * max_samples
 
-    if len(X) <= 2 * max_samples:
-        found = stages.get("final", lambda: fit(copy_of(chosen.fit.network), A, B, ridge, steps=each, **of))
-    else:
-        found = stages.get(
-            "final",
-            lambda: minibatch_fit(copy_of(chosen.fit.network), A, B, ridge, settings.learning_rate, **of),
-        )
+    def last() -> Fit:
+        net = copy_of(chosen.fit.network)
+        if few:
+            return quasi_newton_fit(net, A, B, ridge, steps=each, **of)
+        return minibatch_fit(net, A, B, ridge, settings.learning_rate, **of)
+
+    found = stages.get("final", last)
+    if not few:
         notes = (
             f"the rank was found on {max_samples} training rows; all {len(X)} rows served for the last fit, in "
             f"mini-batches",
@@ -78,7 +80,7 @@ def finish_fit(task: Task, inputs: Scaling, outputs: Scaling, context: Context, 
         part = torch.from_numpy(np.sort(rng.choice(len(A), min(count, len(A)), replace=False)))
 
         def make(part: torch.Tensor = part) -> Fit:
-            return fit(copy_of(found.network), A[part], B[part], ridge, steps=steps, **of)
+            return quasi_newton_fit(copy_of(found.network), A[part], B[part], ridge, steps=steps, **of)
 
         refits.append(stages.get(f"refit-{index}", make).network.encoder().double())
         context.bar.advance(steps)

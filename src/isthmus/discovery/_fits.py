@@ -45,7 +45,7 @@ class Fit:
     state: str
 
 
-def fit(
+def quasi_newton_fit(
     net: Hourglass,
     X: Tensor,
     Y: Tensor,

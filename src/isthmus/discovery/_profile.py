@@ -18,7 +18,7 @@ from isthmus.objective import LOSSES
 Array = NDArray[np.float64]
 
 
-def whole_of(loss_kind: str) -> str:
+def reference_of(loss_kind: str) -> str:
     """What errors and losses of that kind are shares of."""
     return "the classes' entropy" if loss_kind == "cross_entropy" else "the outputs' variance"
 
@@ -113,7 +113,7 @@ class RankProfile:
     @property
     def whole(self) -> str:
         """What errors are shares of."""
-        return whole_of(self.loss_kind)
+        return reference_of(self.loss_kind)
 
     @property
     def unit(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from isthmus._settings import Settings
 from isthmus.discovery._evidence import flattening, local_dimension
 from isthmus.discovery._profile import RankProfile
-from isthmus.discovery._task import Task
+from isthmus.discovery._task import RankTask
 from isthmus.discovery._verdict import Judgement, doubt_surface, judge, needs_refinement, pooled_rank
 from isthmus.discovery._walk import Context, Level, refine, slack, train_further, walk, wide_and_fine, wide_level
 
@@ -34,7 +34,7 @@ class Found:
     strength: float
 
 
-def search_rank(task: Task, context: Context, highest: int, fixed: int | None) -> Found:
+def search_rank(task: RankTask, context: Context, highest: int, fixed: int | None) -> Found:
     """Find the rank, at most ``highest``, or train at the rank ``fixed``."""
     data = context.data
     settled = fixed is not None or task.bound == 1
@@ -92,7 +92,7 @@ def _profile(context: Context, levels: list[Level]) -> RankProfile:
     )
 
 
-def _replica(task: Task, context: Context, highest: int, index: int) -> RankProfile:
+def _replica(task: RankTask, context: Context, highest: int, index: int) -> RankProfile:
     """A walk from another seed, on another division of the data, at another depth: alternately more and less."""
     varied = dataclasses.replace(
         context,
@@ -104,7 +104,7 @@ def _replica(task: Task, context: Context, highest: int, index: int) -> RankProf
     return _profile(varied, walk(varied, highest, bound=task.bound, to_the_end=False))
 
 
-def _settled(task: Task, fixed: int | None, aim: int, profile: RankProfile) -> Judgement:
+def _settled(task: RankTask, fixed: int | None, aim: int, profile: RankProfile) -> Judgement:
     row = profile.row(aim)
     assert row is not None
     share = profile.error[row] / max(profile.baseline, 1e-300)

@@ -85,7 +85,7 @@ class Data:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class RankTask:
     """Rows in canonical order.
 
     Attributes
@@ -156,7 +156,7 @@ def make_task(
     groups: Any = None,
     time: Any = None,
     cv: Any = None,
-) -> Task:
+) -> RankTask:
     """Check what belongs to the rows, and put them in canonical order.
 
     For ``loss="cross_entropy"`` Y are rows of 0 and 1; every class is then divided for itself.
@@ -191,7 +191,7 @@ def make_task(
             "rows are not new; pass `time` or `groups`",
         )
     notes += notes_on(Y, names[1]) if classes else ()
-    return Task(X, Y, codes, splits, bound, why, notes, settings)
+    return RankTask(X, Y, codes, splits, bound, why, notes, settings)
 
 
 def outputs_of(Y: Array, loss: str, units: str = "own") -> Scaling:

@@ -20,7 +20,7 @@ from isthmus._checks import fail
 from isthmus._errors import IsthmusError
 from isthmus._progress import Progress
 from isthmus._settings import Settings
-from isthmus.discovery._fits import Fit, fit, narrow, unroll, weigh
+from isthmus.discovery._fits import Fit, narrow, quasi_newton_fit, unroll, weigh
 from isthmus.discovery._task import Data
 from isthmus.networks import FullyConnected, Hourglass
 from isthmus.training import Phase
@@ -90,7 +90,7 @@ class Context:
     def fit(self, net: Hourglass, steps: int, offset: int = 0, **options: Any) -> Fit:
         """Train ``net`` in place on the training rows, from the seed that lies ``offset`` further."""
         data, seed = self.data, self.seed + offset
-        return fit(
+        return quasi_newton_fit(
             net, data.X, data.Y, self.ridge, steps=steps, scale=data.variance, loss=data.loss, seed=seed, **options
         )
 

@@ -1,7 +1,7 @@
 """Measures: plain functions of networks, traces and tensors; float64 unless said otherwise."""
 
 from isthmus.linalg import log_pseudo_determinant, numerical_rank, schatten, singular_values
-from isthmus.measures._bottleneck_rank import BottleneckRank, Evidence, bottleneck_rank
+from isthmus.measures._bottleneck_rank import BottleneckRank, RankEvidence, bottleneck_rank
 from isthmus.measures._denoising import Denoising, denoising, distance_to_data, projection_defect, tangent_defect
 from isthmus.measures._dimension import TwoNN, flattening_loss, two_nn
 from isthmus.measures._forces import Forces, forces, stationarity_of_representations
@@ -100,7 +100,7 @@ __all__ = [
     "Denoising",
     "Eigenvalue",
     "Estimate",
-    "Evidence",
+    "RankEvidence",
     "Expansion",
     "Forces",
     "FrequencyReading",

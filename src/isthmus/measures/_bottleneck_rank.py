@@ -22,7 +22,7 @@ JACOBIAN_SAMPLES = 64
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RankEvidence:
     """One kind of evidence.
 
     Attributes
@@ -62,16 +62,16 @@ class BottleneckRank:
         ``"undetermined"``.
     rank : int or None
         Given only when determined.
-    evidence : tuple of Evidence
+    evidence : tuple of RankEvidence
     reasons : tuple of str
     """
 
     verdict: str
     rank: int | None
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[RankEvidence, ...]
     reasons: tuple[str, ...]
 
-    def __getitem__(self, kind: str) -> Evidence:
+    def __getitem__(self, kind: str) -> RankEvidence:
         return {e.kind: e for e in self.evidence}[kind]
 
 
@@ -102,7 +102,7 @@ def bottleneck_rank(trace: Trace, *, rule: GapRule = GapRule()) -> BottleneckRan
     centred = narrowest("representations", representation_spectra(trace), limit, rule, eps * trace.depth, floors)
     local = _jacobian_evidence(trace, rule)
     norms = parameter_norms(trace)
-    norm = Evidence(
+    norm = RankEvidence(
         "norm",
         None,
         "number",
@@ -124,7 +124,7 @@ def narrowest(
     floors: list[float] | None = None,
     *,
     forced_everywhere: bool = False,
-) -> Evidence:
+) -> RankEvidence:
     """The smallest rank below ``limit`` that the layers' spectra show clearly; the first and last are ends.
 
     One layer suffices if the drop is exact (a narrow layer, singular values at rounding). Otherwise a drop is
@@ -151,15 +151,15 @@ def narrowest(
         rank = min(r.count for r in clear.values())
         layers = tuple(ell for ell, r in clear.items() if r.count == rank)
         best = max((clear[ell] for ell in layers), key=lambda r: r.gap)
-        return Evidence(kind, rank, "clear", best.gap, rule.clear, layers, _say(kind, layers, best))
+        return RankEvidence(kind, rank, "clear", best.gap, rule.clear, layers, _say(kind, layers, best))
     # Drops at different places in most layers say that something is going on, though not what.
     if 2 * len(found) > depth:
         shared = found
     if shared:
         ell, r = max(shared.items(), key=lambda item: item[1].gap)
-        return Evidence(kind, None, "unclear", r.gap, rule.clear, (ell,), _say(kind, (ell,), r))
+        return RankEvidence(kind, None, "unclear", r.gap, rule.clear, (ell,), _say(kind, (ell,), r))
     largest = max(readings, key=lambda r: r.gap)
-    return Evidence(kind, None, "none", largest.gap, rule.unclear, (), f"{kind}: no layer narrower than {limit}")
+    return RankEvidence(kind, None, "none", largest.gap, rule.unclear, (), f"{kind}: no layer narrower than {limit}")
 
 
 def _say(kind: str, layers: tuple[int, ...], r: Reading) -> str:
@@ -172,7 +172,7 @@ def _say(kind: str, layers: tuple[int, ...], r: Reading) -> str:
     return f"{kind}: {drop}" + ("" if r.status == "clear" else " (not a clear drop)")
 
 
-def _jacobian_evidence(trace: Trace, rule: GapRule) -> Evidence:
+def _jacobian_evidence(trace: Trace, rule: GapRule) -> RankEvidence:
     chosen = torch.linspace(0, trace.samples - 1, min(trace.samples, JACOBIAN_SAMPLES)).long()
     part = Trace(
         trace.Ws,
@@ -193,9 +193,9 @@ def _jacobian_evidence(trace: Trace, rule: GapRule) -> Evidence:
     best, share = read_samples(spectra, rule, trace.source_eps * trace.depth)
     if best.status == "unclear":
         said = "jacobian: no clear drop at most samples"
-        return Evidence("jacobian", None, "unclear", best.gap, rule.clear, (), said)
+        return RankEvidence("jacobian", None, "unclear", best.gap, rule.clear, (), said)
     status = "none" if best.count == min(trace.dims[0], trace.dims[-1]) else "clear"
-    return Evidence(
+    return RankEvidence(
         "jacobian",
         best.count,
         status,
@@ -229,7 +229,7 @@ def _rounding(trace: Trace, A: Tensor) -> float:
 
 
 def _decide(
-    trace: Trace, weights: Evidence, centred: Evidence, local: Evidence, rule: GapRule
+    trace: Trace, weights: RankEvidence, centred: RankEvidence, local: RankEvidence, rule: GapRule
 ) -> tuple[str, int | None, list[str]]:
     reasons = [weights.explanation, centred.explanation, local.explanation]
     if weights.status == "none":
@@ -279,7 +279,7 @@ def _data_rank(trace: Trace, rule: GapRule) -> int:
     return trace.dims[0] if reading.status == "unclear" else reading.count
 
 
-def _one_direction_is_constant(trace: Trace, weights: Evidence, rank: int, rule: GapRule) -> bool:
+def _one_direction_is_constant(trace: Trace, weights: RankEvidence, rank: int, rule: GapRule) -> bool:
     """Whether uncentred representations have one direction more than centred ones where the weights do."""
     eps = trace.source_eps * trace.depth
     for ell in weights.layers:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from isthmus.discovery._profile import unit_of, whole_of
+from isthmus.discovery._profile import reference_of, unit_of
 from isthmus.report.charts import axis, label, layout, lines, powers
 from isthmus.report.page import short
 from isthmus.serving.stages import IN_USE, Stage
@@ -106,7 +106,9 @@ def _by_stage(key: str, title: str, reading: str, points: list[tuple[Stage, floa
 
 def _losses(stages: Sequence[Stage], loss_kind: str) -> Any:
     points = [(stage, stage.loss) for stage in stages if stage.loss is not None and stage.loss > 0]
-    reading = f"Cost plus ridge on the training rows, as a share of {whole_of(loss_kind)}, when each training ended."
+    reading = (
+        f"Cost plus ridge on the training rows, as a share of {reference_of(loss_kind)}, when each training ended."
+    )
     up = _log("regularised loss", [value for _, value in points])
     return _by_stage("loss", "Loss of each training", reading, points, "@vermilion", up)
 

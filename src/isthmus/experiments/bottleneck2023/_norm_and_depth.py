@@ -146,9 +146,9 @@ class NormAndDepth(Experiment):
         return arrays["spectra"][0] if len(arrays["spectra"]) == 1 else None
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DepthSettings:
         """The parameters of a training."""
-        return Settings(**{item.name: getattr(self, item.name) for item in fields(Settings)})
+        return DepthSettings(**{item.name: getattr(self, item.name) for item in fields(DepthSettings)})
 
     def compute(self, progress: ProgressFactory) -> dict[str, Array]:
         """Train every network, by depth and then by number; continue the best of each rank."""
@@ -309,7 +309,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Settings:
+class DepthSettings:
     """What a training depends on besides its depth and its number."""
 
     latent_dim: int
@@ -372,10 +372,10 @@ class Trained:
         }
 
 
-_KEPT: dict[tuple[Settings, int, int], Trained] = {}
+_KEPT: dict[tuple[DepthSettings, int, int], Trained] = {}
 
 
-def trained(settings: Settings, depth: int, index: int) -> Trained:
+def trained(settings: DepthSettings, depth: int, index: int) -> Trained:
     """A network from a random start, at the full λ from the first step; equal ones are trained once in a process."""
     key = settings, depth, index
     if key not in _KEPT:
@@ -383,7 +383,7 @@ def trained(settings: Settings, depth: int, index: int) -> Trained:
     return _KEPT[key]
 
 
-def trained_together(many: Sequence[Settings], depth: int, progress: ProgressFactory) -> list[Trained]:
+def trained_together(many: Sequence[DepthSettings], depth: int, progress: ProgressFactory) -> list[Trained]:
     """The first network of each of several settings, which differ in λ and seed; as :func:`trained` to rounding."""
     starts = [_start(settings, depth, 0) for settings in many]
     X, Y = (torch.stack(parts) for parts in zip(*(settings.data() for settings in many)))
@@ -405,20 +405,20 @@ def trained_together(many: Sequence[Settings], depth: int, progress: ProgressFac
     return [Trained(net, result) for (net, _), result in zip(starts, results)]
 
 
-def _start(settings: Settings, depth: int, index: int) -> tuple[FullyConnected, list[Phase]]:
+def _start(settings: DepthSettings, depth: int, index: int) -> tuple[FullyConnected, list[Phase]]:
     """Random weights, and what is done with them."""
     dims = [settings.d_in, *[settings.width] * (depth - 1), settings.d_out]
     net = FullyConnected(dims, generator=torch.Generator().manual_seed(1000 * settings.seed + index))
     return net, [Phase("adam", settings.adam_steps, settings.learning_rate), Phase("lbfgs", settings.steps)]
 
 
-def continued(settings: Settings, start: Trained, depth: int) -> Trained:
+def continued(settings: DepthSettings, start: Trained, depth: int) -> Trained:
     """The same function at a greater depth, by identity layers in the middle, then trained to the end there."""
     net = deepen(start.net, settings.data()[0], depth)
     return _fit(settings, net, [Phase("lbfgs", settings.steps)])
 
 
-def _fit(settings: Settings, net: FullyConnected, plan: list[Phase]) -> Trained:
+def _fit(settings: DepthSettings, net: FullyConnected, plan: list[Phase]) -> Trained:
     X, Y = settings.data()
     with warnings.catch_warnings():
         # Not swallowed: the state is in the arrays and in an outcome.

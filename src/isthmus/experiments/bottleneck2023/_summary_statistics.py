@@ -70,9 +70,9 @@ class DescentLosses(Experiment):
         return cls(width=50, depth=12, start_depth=6, samples=400, steps=40, lam=5e-4)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> StatisticsSettings:
         """The parameters of the training."""
-        return Settings(**{item.name: getattr(self, item.name) for item in fields(Settings)})
+        return StatisticsSettings(**{item.name: getattr(self, item.name) for item in fields(StatisticsSettings)})
 
     def compute(self, progress: ProgressFactory) -> dict[str, np.ndarray]:
         """Train one network, then look at it."""
@@ -185,7 +185,7 @@ HEIGHT, RADIUS = 0.5, 0.8
 
 
 @dataclass(frozen=True)
-class Settings:
+class StatisticsSettings:
     """What F-bn-2 and F-talk-3 share: equal settings are trained once in a process."""
 
     d: int
@@ -203,10 +203,10 @@ class Settings:
     seed: int
 
 
-_KEPT: dict[Settings, dict[str, Array]] = {}
+_KEPT: dict[StatisticsSettings, dict[str, Array]] = {}
 
 
-def measured(settings: Settings, progress: ProgressFactory) -> dict[str, Array]:
+def measured(settings: StatisticsSettings, progress: ProgressFactory) -> dict[str, Array]:
     """Train, then look: spectra, orbits, paths, maps, coordinates."""
     if settings not in _KEPT:
         found = look(*fit(settings, progress), settings)
@@ -256,7 +256,7 @@ def deepen(net: FullyConnected, X: Tensor, depth: int) -> FullyConnected:
     return deep
 
 
-def fit(settings: Settings, progress: ProgressFactory) -> tuple[FullyConnected, TrainingResult, Array, float]:
+def fit(settings: StatisticsSettings, progress: ProgressFactory) -> tuple[FullyConnected, TrainingResult, Array, float]:
     """The trained network, the training's account, the axis w and the cost on as many new samples.
 
     Trained at ``start_depth`` first, where a step is cheap and few are needed, then deepened in the middle and trained
@@ -312,7 +312,9 @@ def fresh(w: Array, count: int, seed: int) -> Array:
     return aside + np.outer(rng.uniform(-1.2, 1.2, count), w)
 
 
-def look(net: FullyConnected, result: TrainingResult, w: Array, error: float, settings: Settings) -> dict[str, Array]:
+def look(
+    net: FullyConnected, result: TrainingResult, w: Array, error: float, settings: StatisticsSettings
+) -> dict[str, Array]:
     """Everything that the two figures show, in float64, on samples that were not trained on."""
     net = net.double()
     V = fresh(w, min(ROWS, 2 * settings.samples), settings.seed)

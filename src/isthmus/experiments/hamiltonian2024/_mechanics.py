@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory
 from isthmus.experiments._experiment import Experiment, parameter
-from isthmus.experiments.hamiltonian2024._trained import Settings, draw_estimates, draw_paths, paths
+from isthmus.experiments.hamiltonian2024._trained import PathSettings, draw_estimates, draw_paths, paths
 from isthmus.measures import read_spectrum
 from isthmus.runs import Outcome
 
@@ -99,9 +99,9 @@ class LeakyPaths(Experiment):
         return arrays["weight_spectra"][0] if len(arrays["weight_spectra"]) == 1 else None
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> PathSettings:
         """The parameters of the trainings."""
-        return Settings(**{item.name: getattr(self, item.name) for item in fields(Settings)})
+        return PathSettings(**{item.name: getattr(self, item.name) for item in fields(PathSettings)})
 
     def compute(self, progress: ProgressFactory) -> dict[str, np.ndarray]:
         """Train one network for each L̃, then its mechanics."""

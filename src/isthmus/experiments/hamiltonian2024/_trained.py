@@ -99,7 +99,7 @@ def fit(
 
 
 @dataclass(frozen=True)
-class Settings:
+class PathSettings:
     """What F-ham-1 and F-ham-3 share: equal settings are trained once in a process."""
 
     d_in: int
@@ -118,16 +118,16 @@ class Settings:
     seed: int
 
 
-def ridge_of(settings: Settings, effective_depth: float) -> float:
+def ridge_of(settings: PathSettings, effective_depth: float) -> float:
     """The ridge in our convention."""
     outputs = settings.d_out if settings.average_outputs else None
     return ridge_from("hamiltonian2024", settings.lam, effective_depth=effective_depth, outputs=outputs)
 
 
-_KEPT: dict[Settings, dict[str, np.ndarray]] = {}
+_KEPT: dict[PathSettings, dict[str, np.ndarray]] = {}
 
 
-def paths(settings: Settings, progress: ProgressFactory) -> dict[str, np.ndarray]:
+def paths(settings: PathSettings, progress: ProgressFactory) -> dict[str, np.ndarray]:
     """Train one adaptive network for each L̃ and stack what its mechanics gives, first axis over L̃."""
     if settings in _KEPT:
         return dict(_KEPT[settings])
