@@ -28,7 +28,7 @@ from _bench import arguments, compare, interleaved, report, shown, spread, versi
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from isthmus.diagnosis._weights import weight_spectrum, weighted_layers
+from isthmus.diagnosis import weight_spectrum, weighted_layers
 from isthmus.files import write_atomic
 
 HERE = Path(__file__).resolve().parent

@@ -107,7 +107,7 @@ def _as_text(value):
 @functools.cache
 def figures():
     """Every figure of ids.toml, by id."""
-    from isthmus.experiments._experiment import find_experiments
+    from isthmus.experiments import find_experiments
 
     experiments = find_experiments()
     found = {}

@@ -6,6 +6,7 @@ from isthmus.diagnosis._monitor import Monitor, diagnose_checkpoints
 from isthmus.diagnosis._ranks import Evidence, Isthmus
 from isthmus.diagnosis._result import Diagnosis, LayerDiagnosis, Spectrum, WeightDiagnosis
 from isthmus.diagnosis._symmetry import LayerOrbits, Symmetry, symmetry
+from isthmus.diagnosis._weights import WeightedLayer, weight_spectrum, weighted_layers
 
 __all__ = [
     "Diagnosis",
@@ -21,7 +22,10 @@ __all__ = [
     "SpectrumSnapshot",
     "Symmetry",
     "WeightDiagnosis",
+    "WeightedLayer",
     "diagnose",
     "diagnose_checkpoints",
     "symmetry",
+    "weight_spectrum",
+    "weighted_layers",
 ]

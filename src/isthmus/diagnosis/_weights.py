@@ -361,7 +361,7 @@ def weight_spectrum(
     Parameters
     ----------
     part : WeightPart
-        From :func:`~isthmus.diagnosis._weights.weighted_layers`.
+        From :func:`weighted_layers`.
     grid : sequence of int, optional
         Spatial size of the layer's input. With it, circular convolutions get the spectrum of the operator.
     exact_up_to : int, default 2048

@@ -2,9 +2,18 @@
 
 from isthmus._settings import Settings
 from isthmus.discovery._discover import discover
-from isthmus.discovery._dynamics import Dynamics, dynamics_of
+from isthmus.discovery._dynamics import Dynamics, dynamics_of, explained
 from isthmus.discovery._maps import Sensitivity
 from isthmus.discovery._profile import RankProfile
 from isthmus.discovery._result import Discovery
 
-__all__ = ["Discovery", "Dynamics", "RankProfile", "Sensitivity", "Settings", "discover", "dynamics_of"]
+__all__ = [
+    "Discovery",
+    "Dynamics",
+    "RankProfile",
+    "Sensitivity",
+    "Settings",
+    "discover",
+    "dynamics_of",
+    "explained",
+]

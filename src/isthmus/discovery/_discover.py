@@ -15,7 +15,7 @@ from isthmus._checks import check_integer
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory, progress, silent
 from isthmus._settings import MAX_RANK, Settings
-from isthmus.diagnosis._ranks import Evidence
+from isthmus.diagnosis import Evidence
 from isthmus.discovery._columns import read_arrays
 from isthmus.discovery._evidence import check_witness, explaining_gradients, gather_evidence, testify
 from isthmus.discovery._final import constant, finish_fit

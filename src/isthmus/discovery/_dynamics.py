@@ -398,7 +398,14 @@ def held_out(P: Array, V: Array, owner: NDArray[np.int64], rng: np.random.Genera
 
 
 def explained(P: Array, V: Array, *, seed: int = 0) -> Array:
-    """R² of each column of V predicted from the rows of P that were not fitted, (columns,)."""
+    """R² of each column of V as a smooth function of P, on rows that were not fitted, (d,).
+
+    Parameters
+    ----------
+    P, V : array (N, k) and (N, d)
+    seed : int
+        Of the division of the rows.
+    """
     missed, _ = held_out(P, V, np.arange(len(P)), np.random.default_rng(seed))
     return 1.0 - (missed**2).sum(axis=0) / ((V - V.mean(axis=0)) ** 2).sum(axis=0)
 

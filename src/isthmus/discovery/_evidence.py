@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from isthmus._checks import fail
 from isthmus._errors import ConvergenceWarning, IsthmusError
-from isthmus.diagnosis import diagnose
-from isthmus.diagnosis._ranks import EXPLAINED, Evidence, explaining, rounded
+from isthmus.diagnosis import Evidence, diagnose
+from isthmus.diagnosis._ranks import EXPLAINED, explaining, rounded
 from isthmus.discovery._fits import weigh
 from isthmus.discovery._task import Data
 from isthmus.discovery._walk import UNUSED

@@ -16,9 +16,8 @@ from isthmus._checks import fail
 from isthmus._cite import cites
 from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
-from isthmus.diagnosis import symmetry
-from isthmus.diagnosis._symmetry import Symmetry
-from isthmus.discovery._dynamics import dynamics_of, explained
+from isthmus.diagnosis import Symmetry, symmetry
+from isthmus.discovery import dynamics_of, explained
 from isthmus.experiments._experiment import Experiment, parameter
 from isthmus.measures import read_spectrum
 from isthmus.measures._orbits import rotations_about
@@ -26,8 +25,7 @@ from isthmus.measures._spectra import weight_spectra
 from isthmus.networks import FullyConnected
 from isthmus.objective import constant_cost, cost
 from isthmus.plotting.orbits import draw_bijection, draw_symmetry_learning
-from isthmus.problems import gradient_descent_losses
-from isthmus.problems._dynamics import descend, summary_statistics
+from isthmus.problems import descend, gradient_descent_losses, summary_statistics
 from isthmus.runs import Outcome
 from isthmus.training import Phase, TrainingResult, train
 

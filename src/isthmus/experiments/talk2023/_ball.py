@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from isthmus._cite import cites
 from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
-from isthmus.discovery._dynamics import explained
+from isthmus.discovery import explained
 from isthmus.experiments._experiment import Experiment, parameter
 from isthmus.measures import filter_spectra, kept_frequencies
 from isthmus.measures._frequencies import FrequencyReading
