@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 import sys
 import time as clock
@@ -42,6 +43,9 @@ class TextColumns(StrEnum):
     drop = "drop"
 
 
+_column = functools.partial(typer.Option, metavar="COL")
+
+
 def discover_command(
     context: typer.Context,
     data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV, TSV, Parquet, NPY or NPZ file; rows are samples.")],
@@ -49,9 +53,7 @@ def discover_command(
         list[str] | None,
         typer.Option(metavar="COL", help="Output column, or a glob such as 'y*'; may be repeated. NPZ: array Y."),
     ] = None,
-    classes: Annotated[
-        str | None, typer.Option(metavar="COL", help="Instead of --target: the column of classes to tell apart.")
-    ] = None,
+    classes: Annotated[str | None, _column(help="Instead of --target: the column of classes to tell apart.")] = None,
     autoencode: Annotated[
         bool, typer.Option("--autoencode", help="Instead of --target: how many variables describe the inputs?")
     ] = False,
@@ -63,12 +65,8 @@ def discover_command(
         typer.Option(metavar="GLOB", help="Input columns; may be repeated. By default all without another role."),
     ] = None,
     exclude: Exclude = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="COL", help="Rows of one group are never on both sides of a division.")
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option(metavar="COL", help="Orders the rows in time: the last are held out.")
-    ] = None,
+    group: Annotated[str | None, _column(help="Rows of one group are never on both sides of a division.")] = None,
+    time: Annotated[str | None, _column(help="Orders the rows in time: the last are held out.")] = None,
     missing: Annotated[Missing, typer.Option(help="Gaps: refuse, drop the rows, or put medians.")] = Missing.error,
     text_columns: Annotated[
         TextColumns, typer.Option("--text", help="Columns of text: refuse, a 0/1 column per value, or leave out.")
@@ -101,28 +99,23 @@ def discover_command(
     The folder holds report.html to look at, and discovery.json, model.safetensors, coordinates.csv, profile.csv,
     meaning.csv, samples.csv and figure.png.
     """
-    from isthmus.cli.classes import choose_labelled, indicators
+    from isthmus.cli.classes import indicators
     from isthmus.cli.discovery_folder import check_destination
-    from isthmus.cli.table import reading, table_of
+    from isthmus.cli.table import reading
     from isthmus.report.samples import samples_of
 
     shown = out or Path("runs") / f"discover-{_stem(data)}"
     folder = check_destination(shown)
     roles: dict[str, Any] = {"targets": target, "features": features, "group": group, "time": time}
-    frame = table_of(data, decimal, exclude, {**roles, "classes": classes})
-    if sum([bool(target), classes is not None, autoencode]) > 1:
-        raise typer.BadParameter("give one of --target, --classes and --autoencode")
-    if classes is None and not autoencode:
-        roles["targets"], roles["features"] = _roles(frame, data, target, features)
-    labels = None
-    if classes is not None:
-        chosen, labels = choose_labelled(frame, classes, roles, missing.value, text_columns.value)
-    else:
-        chosen = _choose(frame, roles, missing, text_columns)
+    what: dict[str, Any] = {"classes": classes, "autoencode": autoencode}
+    gaps: dict[str, Any] = {"missing": missing.value, "text": text_columns.value}
+    frame, chosen, labels = columns_of(data, decimal, exclude, roles, **what, **gaps)
     Y: Any = labels if labels is not None else chosen.X if autoencode else chosen.Y
     options = {
         "groups": chosen.groups,
         "time": chosen.time,
+        "feature_names": chosen.feature_names,
+        "target_names": None if labels is not None else chosen.feature_names if autoencode else chosen.target_names,
         "rank": Settings.rank if rank is None else rank,
         "max_rank": max_rank,
         "depth": depth,
@@ -132,19 +125,43 @@ def discover_command(
         "seed": seed,
         # The gaps are filled already; this keeps the medians for new rows.
         "missing": "median" if missing is Missing.median else "error",
-        "feature_names": chosen.feature_names,
-        "target_names": None if labels is not None else chosen.feature_names if autoencode else chosen.target_names,
         "loss": "mse" if labels is None else "cross_entropy",
         "units": "common" if common_units else "own",
     }
-    roles |= {"classes": classes, "autoencode": autoencode}
-    roles |= {**reading(decimal, exclude), "missing": missing.value, "text": text_columns.value}
-    origin = {"file": data.name, **roles, "rows_read": len(frame)}
+    origin = {"file": data.name, **roles, **what, **reading(decimal, exclude), **gaps, "rows_read": len(frame)}
     found = run_discovery(context, chosen.X, Y, options, folder, shown, restart=restart)
     found = dataclasses.replace(found, notes=(*chosen.notes, *found.notes))
     beside = _beside(frame, chosen, group, time)
     samples = samples_of(found, chosen.X, Y if labels is None else indicators(labels))
     finish_discovery(context, found, folder, shown, origin, beside, samples, as_json=as_json)
+
+
+def columns_of(
+    data: Path,
+    decimal: DecimalMark,
+    exclude: list[str] | None,
+    roles: dict[str, Any],
+    *,
+    classes: str | None,
+    autoencode: bool,
+    missing: str,
+    text: str,
+) -> tuple[pd.DataFrame, Columns, np.ndarray | None]:
+    """The table, the columns of these roles, and the labels of ``classes``; roles that follow from the file are set."""
+    from isthmus.cli.classes import choose_labelled
+    from isthmus.cli.table import table_of
+    from isthmus.tables import choose_columns
+
+    frame = table_of(data, decimal, exclude, {**roles, "classes": classes})
+    if sum([bool(roles["targets"]), classes is not None, autoencode]) > 1:
+        raise typer.BadParameter("give one of --target, --classes and --autoencode")
+    if classes is not None:
+        chosen, labels = choose_labelled(frame, classes, roles, missing, text)
+        return frame, chosen, labels
+    if not autoencode:
+        roles["targets"], roles["features"] = _roles(frame, data, roles["targets"], roles["features"])
+    need = roles["targets"] is not None
+    return frame, choose_columns(frame, **roles, missing=missing, text=text, need_targets=need), None
 
 
 def run_discovery(
@@ -248,13 +265,6 @@ def _roles(
                 return outputs, features or inputs
     listed = ", ".join(repr(name) for name in names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise typer.BadParameter(f"name the outputs with --target COL (a name or a glob, repeatable). Columns: {listed}")
-
-
-def _choose(frame: pd.DataFrame, roles: dict[str, Any], missing: Missing, text_columns: TextColumns) -> Columns:
-    from isthmus.tables import choose_columns
-
-    settings = {"missing": missing.value, "text": text_columns.value}
-    return choose_columns(frame, **roles, **settings, need_targets=roles["targets"] is not None)
 
 
 def _beside(frame: pd.DataFrame, chosen: Columns, group: str | None, time: str | None) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
-from isthmus.cli.discover import Missing, TextColumns
+from isthmus.cli.discover import Missing, TextColumns, columns_of
 from isthmus.cli.screen import console, plain, print_json, table, text
 from isthmus.cli.table import Decimal, DecimalMark
 
@@ -162,24 +162,18 @@ def _table_options(
     exclude: list[str] | None,
 ) -> dict[str, Any]:
     """The arrays of a table, what discover must know of them, and where they came from."""
-    from isthmus.cli.classes import choose_labelled
-    from isthmus.cli.discover import _choose, _roles
-    from isthmus.cli.table import reading, table_of
+    from isthmus.cli.table import reading
 
-    frame = table_of(data, decimal, exclude, {**roles, "classes": classes})
-    if sum([bool(roles["targets"]), classes is not None, autoencode]) > 1:
-        raise typer.BadParameter("give one of --target, --classes and --autoencode")
-    if classes is None and not autoencode:
-        roles["targets"], roles["features"] = _roles(frame, data, roles["targets"], roles["features"])
+    what: dict[str, Any] = {"classes": classes, "autoencode": autoencode}
+    _, chosen, labels = columns_of(
+        data, decimal, exclude, roles, **what, missing=missing.value, text=text_columns.value
+    )
     base: dict[str, Any] = {"missing": "median" if missing is Missing.median else "error"}
-    if classes is not None:
-        chosen, Y = choose_labelled(frame, classes, roles, missing.value, text_columns.value)
+    if labels is not None:
         base["loss"] = "cross_entropy"
-    else:
-        chosen = _choose(frame, roles, missing, text_columns)
-        Y = chosen.X if autoencode else chosen.Y
+    Y = labels if labels is not None else chosen.X if autoencode else chosen.Y
     arrays = {"X": chosen.X, "Y": Y, "groups": chosen.groups, "time": chosen.time}
-    about = {"file": data.name, **roles, "classes": classes, "autoencode": autoencode, "inputs": chosen.feature_names}
+    about = {"file": data.name, **roles, **what, "inputs": chosen.feature_names}
     about |= reading(decimal, exclude)
     return {"data": {k: v for k, v in arrays.items() if v is not None}, "base": base, "about": about}
 
