@@ -19,7 +19,7 @@ import pytest
 
 from isthmus._settings import STRENGTH
 from isthmus.discovery import _fits as fits
-from isthmus.discovery import _verdict as verdict
+from isthmus.discovery import _search as verdict
 from isthmus.discovery._walk import TOLERANCE
 from isthmus.files import read_json
 

@@ -13,8 +13,7 @@ from isthmus.discovery import Settings
 from isthmus.discovery._columns import one_hot
 from isthmus.discovery._final import COLDEST, accuracy, temperature
 from isthmus.discovery._profile import RankProfile
-from isthmus.discovery._splits import Splits
-from isthmus.discovery._task import Data, Scaling, make_task, notes_on
+from isthmus.discovery._task import Data, Scaling, Splits, make_task, notes_on
 from made import hourglass, profile_of
 from tools import SEED, assert_close
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.model_selection import GroupKFold, KFold
 
 from isthmus import DataError, IsthmusError
-from isthmus.discovery._splits import Splits, canonical_order
+from isthmus.discovery._task import Splits, canonical_order
 from tools import gaussian
 
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from isthmus.discovery import _verdict as verdict
+from isthmus.discovery import _search as verdict
 from isthmus.discovery._profile import standard_error
-from isthmus.discovery._verdict import Judgement, doubt_surface, judge, needs_refinement, pooled_rank, supports
+from isthmus.discovery._search import Judgement, doubt_surface, judge, needs_refinement, pooled_rank, supports
 from made import level, levels_of, profile_of
 
 #: Rank 2, plain to see; slack is 0.1·0.01 + 0.005 = 0.006.
