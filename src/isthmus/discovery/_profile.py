@@ -17,6 +17,8 @@ from isthmus.objective import LOSSES
 
 Array = NDArray[np.float64]
 
+_COLUMNS = ("cost", "loss", "error", "standard_error", "excess", "excess_error", "norm", "regularity")
+
 
 def reference_of(loss_kind: str) -> str:
     """What errors and losses of that kind are shares of."""
@@ -145,11 +147,10 @@ class RankProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: one entry per k, and the settings."""
-        names = ("cost", "loss", "error", "standard_error", "excess", "excess_error", "norm", "regularity")
         rows = [
             {
                 "rank": int(k),
-                **{name: _number(getattr(self, name)[i]) for name in names},
+                **{name: _number(getattr(self, name)[i]) for name in _COLUMNS},
                 "state": self.states[i],
                 "start": self.starts[i],
             }
@@ -184,10 +185,9 @@ class RankProfile:
         # Files of a time when there were no classes do not say.
         loss_kind = content.get("loss_kind", "mse")
         check_choice("load", "loss_kind", loss_kind, LOSSES)
-        names = ("cost", "loss", "error", "standard_error", "excess", "excess_error", "norm", "regularity")
         return RankProfile(
             ranks=np.array(ranks, dtype=np.int64),
-            **{name: column(name) for name in names},
+            **{name: column(name) for name in _COLUMNS},
             states=tuple(str(row["state"]) for row in rows),
             starts=tuple(str(row["start"]) for row in rows),
             baseline=math.nan if content["baseline"] is None else float(content["baseline"]),

@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 
 
 VERDICTS = ("determined", "undetermined", "trivial", "given")
+_HOW = {"determined": "determined", "trivial": "trivial, by theorem", "given": "as given"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,8 +137,7 @@ class Discovery:
                 f"Undetermined: how many variables {outputs} {verb} on cannot be said from these data; "
                 f"the best guess is {self.rank}."
             )
-        how = {"determined": "determined", "trivial": "trivial, by theorem", "given": "as given"}[self.verdict]
-        return f"{start} {verb} on {inputs} through {variables} ({how})."
+        return f"{start} {verb} on {inputs} through {variables} ({_HOW[self.verdict]})."
 
     @property
     def _of_an_autoencoder(self) -> str:
@@ -150,26 +150,12 @@ class Discovery:
                 f"Undetermined: how many variables describe {columns} cannot be said from these data; "
                 f"the best guess is {self.rank}."
             )
-        how = {"determined": "determined", "trivial": "trivial, by theorem", "given": "as given"}[self.verdict]
-        return f"{variables} {columns} ({how})."
+        return f"{variables} {columns} ({_HOW[self.verdict]})."
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the maps and the coordinates, as plain data for JSON."""
         found = self.sensitivity
-        meaning = []
-        for j in range(self.rank if found is not None else 0):
-            assert found is not None
-            meaning.append(
-                [
-                    {
-                        "input": self.feature_names[i],
-                        "sensitivity": float(found.value[j, i]),
-                        "low": float(found.low[j, i]),
-                        "high": float(found.high[j, i]),
-                    }
-                    for i in found.strongest(j, 10)
-                ]
-            )
+        meaning = [] if found is None else [self._meaning(found, j) for j in range(self.rank)]
         return {
             "rank": self.rank,
             "verdict": self.verdict,
@@ -186,6 +172,13 @@ class Discovery:
             "notes": list(self.notes),
             "settings": dict(self.settings),
         }
+
+    def _meaning(self, found: Sensitivity, j: int) -> list[dict[str, Any]]:
+        parts = {"sensitivity": found.value[j], "low": found.low[j], "high": found.high[j]}
+        return [
+            {"input": self.feature_names[i], **{name: float(values[i]) for name, values in parts.items()}}
+            for i in found.strongest(j, 10)
+        ]
 
     def plot(self, figure: Any = None) -> Any:
         """Draw profile, coordinates and their meaning on a matplotlib figure, which is returned."""
