@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from isthmus import LeakyResNet, mechanics, ridge_from
 from isthmus.experiments.hamiltonian2024._trained import KINKS, split
 from isthmus.measures import MechanicsArrays, on_kinks, read_spectrum
+from isthmus.networks._leaky_resnet import LeakyMetric
 from isthmus.objective import cost
 from isthmus.problems import teacher
 from isthmus.trace import LeakyTrace
-from isthmus.training._metric import LeakyMetric
 
 #: How near a kink counts as on it; bounds of |A|/rms(A).
 TOLERANCES = (0.0, KINKS / 10.0, KINKS, 10.0 * KINKS)
@@ -89,13 +89,17 @@ class GaussNewton:
         self.shapes = [p.shape for p in net.parameters()]
         self.pull = torch.func.vjp(self.outputs, self.theta)[1]
         self.metric = LeakyMetric(net, "mse")
-        self.metric.refresh(self.theta, X, torch.Generator().manual_seed(0))
+        self.metric.refresh(self.theta, X, [torch.Generator().manual_seed(0)])
 
     def outputs(self, theta: Tensor) -> Tensor:
         """f(X) as a function of θ."""
         parts = theta.split([math.prod(s) for s in self.shapes])
         named = {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes)}
         return torch.func.functional_call(self.net, named, (self.X,))
+
+    def inverse(self, v: Tensor) -> Tensor:
+        """M⁻¹v, M the metric."""
+        return self.metric.solve(v[None], [self.ridge])[0]
 
     def push(self, v: Tensor) -> Tensor:
         """Jv."""
@@ -108,13 +112,13 @@ class GaussNewton:
     def step(self, gradient: Tensor, rounds: int) -> tuple[Tensor, float]:
         """X ≈ −H⁻¹·gradient by conjugate gradients in the metric, and xᵀHx."""
         x, r = torch.zeros_like(gradient), -gradient
-        z = self.metric.solve(r, self.ridge)
+        z = self.inverse(r)
         p, rz = z, float(r @ z)
         for _ in range(rounds):
             Hp = self(p)
             alpha = rz / float(p @ Hp)
             x, r = x + alpha * p, r - alpha * Hp
-            z = self.metric.solve(r, self.ridge)
+            z = self.inverse(r)
             rz, last = float(r @ z), rz
             p = z + rz / last * p
         return x, float(x @ self(x))
@@ -130,15 +134,18 @@ class GaussNewton:
         quotient, weight = 0.0, 1.0
         for _ in range(rounds):
             u = self(v / v.norm())
-            v = self.metric.solve(u, self.ridge)
+            v = self.inverse(u)
             weight = float(v @ u)  # vᵀMv
             quotient = float(v @ self(v)) / weight
         free = 2.0 * self.ridge * float(v @ v)
         blocks = 0.0
-        for ell, own in enumerate(self.metric.split(v)):
-            alone = [torch.zeros_like(M) for M in self.metric.split(v)]
-            alone[ell] = own
-            blocks += 2.0 / len(self.X) * float(self.push(self.metric.join(alone)).square().sum())
+        for slot in self.metric.layout():
+            alone = torch.zeros_like(v)
+            places = [(slot.weight, slot.outputs * slot.inputs)]
+            places += [] if slot.bias is None else [(slot.bias, slot.outputs)]
+            for start, size in places:
+                alone[start : start + size] = v[start : start + size]
+            blocks += 2.0 / len(self.X) * float(self.push(alone).square().sum())
         curved = quotient * weight - free
         return {"quotient": quotient, "coupled": curved / blocks, "factoring": blocks * coupling / (weight - free)}
 

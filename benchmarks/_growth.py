@@ -15,10 +15,10 @@ from isthmus import FullyConnected, compress, discover
 from isthmus.measures import bottleneck_rank, ntk_trace, weight_spectra
 from isthmus.problems import teacher
 from isthmus.training import Phase, train_together
-from isthmus.training._flat import FlatObjective
+from isthmus.training._first_order import FirstOrder, Optimiser
 from isthmus.training._lbfgs import LBFGS
-from isthmus.training._metric import metric_for
-from isthmus.training._optimisers import FirstOrder
+from isthmus.training._objective import Objective, Stack
+from isthmus.training._requests import Steps, drive
 
 RIDGE = 1e-4
 #: Steps in one call: of Adam, so that the clock does not count; of L-BFGS, between two estimates of its metric.
@@ -37,18 +37,29 @@ def network(d: int, width: int, depth: int, dtype: torch.dtype, seed: int = 0) -
     return FullyConnected(dims, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
+def objective_of(net: FullyConnected, samples: int, dtype: torch.dtype) -> Objective:
+    """Of one network, whose inputs are as many as its outputs."""
+    X, Y = task(samples, net.dims[0], dtype)
+    return Stack([net], [X], [Y], "mse").objectives[0]
+
+
+def several(optimiser: Optimiser, objective: Objective, first: int, steps: int) -> Steps[None]:
+    """Steps in a row, as training takes them."""
+    for step in range(first, first + steps):
+        yield from optimiser.step(objective, step, RIDGE)
+
+
 def training_step(samples: int = 1000, width: int = 100, depth: int = 10) -> Callable[[], Any]:
     """Adam, float32. Inputs and outputs are as wide as the layers: then every layer costs the same."""
-    objective = FlatObjective(network(width, width, depth, torch.float32), *task(samples, width, torch.float32), "mse")
+    objective = objective_of(network(width, width, depth, torch.float32), samples, torch.float32)
     optimiser = FirstOrder(Phase("adam", 10**6, 1e-3), objective.theta, torch.Generator().manual_seed(0))
     taken = 0
 
     def run() -> None:
         nonlocal taken
-        with objective.attached():
-            for _ in range(ADAM_STEPS):
-                optimiser.step(objective, taken, RIDGE)
-                taken += 1
+        with torch.no_grad(), objective.attached(), objective.stack.threads():
+            drive([several(optimiser, objective, taken, ADAM_STEPS)])
+        taken += ADAM_STEPS
 
     return run
 
@@ -56,17 +67,16 @@ def training_step(samples: int = 1000, width: int = 100, depth: int = 10) -> Cal
 def newton_step(samples: int = 1000, width: int = 50, depth: int = 6) -> Callable[[], Any]:
     """L-BFGS with its metric, float64; evaluations of the line searches over steps are returned."""
     net = network(width, width, depth, torch.float64)
-    objective = FlatObjective(net, *task(samples, width, torch.float64), "mse")
-    optimiser = LBFGS(Phase("lbfgs", 10**6), objective.theta, metric_for(net, "mse"), torch.Generator().manual_seed(0))
+    objective = objective_of(net, samples, torch.float64)
+    optimiser = LBFGS(Phase("lbfgs", 10**6), objective.theta, net.metric("mse"), torch.Generator().manual_seed(0))
     taken = 0
 
     def run() -> float:
         nonlocal taken
         before = objective.evaluations
-        with objective.attached():
-            for _ in range(NEWTON_STEPS):
-                optimiser.step(objective, taken, RIDGE)
-                taken += 1
+        with torch.no_grad(), objective.attached(), objective.stack.threads():
+            drive([several(optimiser, objective, taken, NEWTON_STEPS)])
+        taken += NEWTON_STEPS
         if optimiser.finished:
             raise RuntimeError(f"L-BFGS ended after {taken} steps: no time of a step. Use fewer rounds.")
         return (objective.evaluations - before) / NEWTON_STEPS

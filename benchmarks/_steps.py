@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import FullyConnected, LeakyResNet
+from isthmus.networks._direct import Rows, multiply
 from isthmus.training import Phase
-from isthmus.training._blocks import Rows, multiply
-from isthmus.training._flat import FlatObjective
-from isthmus.training._optimisers import FirstOrder
+from isthmus.training._first_order import FirstOrder
+from isthmus.training._objective import Stack
+from isthmus.training._requests import Steps, drive
 
 RIDGE = 1e-4
 RATE = 1e-3
@@ -113,18 +114,24 @@ def gemms(case: Case, blocks: int = 1) -> Side:
 @contextmanager
 def ours(case: Case, *, adam: bool) -> Iterator[Side]:
     """Our gradient alone, or the whole step of Adam as ``train`` takes it."""
-    objective = FlatObjective(case.network(), *case.data(), "mse")
+    X, Y = case.data()
+    objective = Stack([case.network()], [X], [Y], "mse").objectives[0]
     optimiser = FirstOrder(Phase("adam", 10**6, RATE), objective.theta, torch.Generator().manual_seed(0))
     taken = 0
 
-    def run(steps: int) -> float:
+    def several(steps: int) -> Steps[float]:
         nonlocal taken
         loss = 0.0
         for _ in range(steps):
-            with objective.threads():
-                value = optimiser.step(objective, taken, RIDGE) if adam else objective(RIDGE)
-            loss, taken = value.loss, taken + 1
+            loss = (yield from optimiser.step(objective, taken, RIDGE)).loss
+            taken += 1
         return loss
+
+    def run(steps: int) -> float:
+        with torch.no_grad(), objective.stack.threads():
+            if adam:
+                return drive([several(steps)])[0]
+            return [objective(RIDGE).loss for _ in range(steps)][-1]
 
     with objective.attached():
         yield run

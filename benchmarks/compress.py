@@ -18,7 +18,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from _compress_page import picture, result, summary, table
 from torch import Tensor, nn
 
 import isthmus
-from isthmus.compression._within import STEPS, count_parameters, polish, run
+from isthmus import FullyConnected
+from isthmus.compression._draft import Draft
+from isthmus.compression._within import STEPS, fit_together
 from isthmus.files import write_atomic
-from isthmus.networks import Hourglass
 from isthmus.problems import teacher
 
 
@@ -57,55 +58,19 @@ FULL = Setting()
 QUICK = Setting(200, 24, 4, (1e-2,), (0.5,), (3,), 10, 1.0, 10)
 
 
-@dataclass
-class Stack:
-    """Weights, what is added and slopes of a fully connected network: what every candidate is turned into."""
-
-    Ws: list[Tensor]
-    bs: list[Tensor | None]
-    slopes: list[float]
-
-    @property
-    def masks(self) -> list[Tensor]:
-        """No neuron is linear by itself."""
-        return [torch.zeros(len(W), dtype=torch.bool) for W in self.Ws[:-1]]
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Outputs (N, d_out)."""
-        return run(self.Ws, self.bs, self.slopes, self.masks, X.mT).mT
-
-    @property
-    def parameters(self) -> int:
-        """Scalars."""
-        return count_parameters(self.Ws, self.bs)
-
-    @property
-    def widths(self) -> list[int]:
-        """Neurons in each hidden layer."""
-        return [len(W) for W in self.Ws[:-1]]
-
-    def module(self) -> nn.Sequential:
-        """Linear and ReLU layers; Identity where the slope is 1."""
-        layers: list[nn.Module] = []
-        for i, (W, b) in enumerate(zip(self.Ws, self.bs)):
-            linear = nn.Linear(W.shape[1], len(W), bias=b is not None, dtype=torch.float64)
-            linear.weight.data = W.clone()
-            if b is not None:
-                linear.bias.data = b.clone()
-            layers.append(linear)
-            if i + 1 < len(self.Ws):
-                layers.append(nn.Identity() if self.slopes[i] == 1.0 else nn.ReLU())
-        return nn.Sequential(*layers)
-
-
-def of_module(module: nn.Sequential, slopes: list[float]) -> Stack:
+def of_module(module: nn.Sequential, slopes: Sequence[float]) -> FullyConnected:
     """The weights of a Sequential that torch-pruning left."""
     linear = [layer for layer in module if isinstance(layer, nn.Linear)]
-    return Stack([a.weight.detach().clone() for a in linear], [a.bias.detach().clone() for a in linear], slopes)
+    return FullyConnected.from_weights([a.weight for a in linear], [a.bias for a in linear], slope=slopes)
 
 
-def networks(setting: Setting) -> Iterator[tuple[str, nn.Module, Stack, Tensor, Tensor, Tensor, float]]:
-    """(Name, network, its stack, training inputs, test inputs, test outputs, seconds of training)."""
+def size(net: nn.Module) -> int:
+    """Scalars."""
+    return sum(p.numel() for p in net.parameters())
+
+
+def networks(setting: Setting) -> Iterator[tuple[str, FullyConnected, Tensor, Tensor, Tensor, float]]:
+    """(Name, network, training inputs, test inputs, test outputs, seconds of training)."""
     N = setting.samples
     task = teacher(d_in=20, rank=3, d_out=20, samples=2 * N, seed=0)
     X, Y = torch.from_numpy(task.X.copy()), torch.from_numpy(task.Y.copy())
@@ -113,45 +78,43 @@ def networks(setting: Setting) -> Iterator[tuple[str, nn.Module, Stack, Tensor, 
     found = isthmus.discover(X[:N], Y[:N], width=setting.width, depth=setting.depth, rank=3, steps=setting.rounds)
     encoder: Any = found.encoder
     decoder: Any = found.decoder
-    net = Hourglass(encoder.network, decoder)
+    net = FullyConnected.joined(encoder.network, decoder)
     scaled = (X - encoder.shift) / encoder.scale
-    stack = Stack([W.detach() for W in net.Ws], [b.detach() for b in net.bs], list(net.slopes))
-    yield "discover", net, stack, scaled[:N], scaled[N:], Y[N:], time.perf_counter() - start
+    yield "discover", net, scaled[:N], scaled[N:], Y[N:], time.perf_counter() - start
     start = time.perf_counter()
     source = torch.Generator().manual_seed(0)
-    plain = isthmus.FullyConnected([20, *[setting.width] * (setting.depth - 1), 20], generator=source)
+    plain = FullyConnected([20, *[setting.width] * (setting.depth - 1), 20], generator=source)
     ridge = isthmus.ridge_from("rank2023", 0.05, depth=setting.depth)
     isthmus.train(plain, X[:N].float(), Y[:N].float(), ridge=ridge, max_seconds=setting.seconds)
-    plain = plain.double()
-    stack = Stack([W.detach() for W in plain.Ws], [b.detach() for b in plain.bs], list(plain.slopes))
-    yield "train", plain, stack, X[:N], X[N:], Y[N:], time.perf_counter() - start
+    yield "train", plain.double(), X[:N], X[N:], Y[N:], time.perf_counter() - start
 
 
-def truncated(stack: Stack, rank: int) -> Stack:
+def truncated(net: FullyConnected, rank: int) -> FullyConnected:
     """Every weight by its best approximation of this rank, as two factors where that is smaller."""
-    made = Stack([], [], [])
-    for i, (W, b) in enumerate(zip(stack.Ws, stack.bs)):
-        U, s, Vh = torch.linalg.svd(W, full_matrices=False)
+    Ws: list[Tensor] = []
+    bs: list[Tensor | None] = []
+    slopes: list[float] = []
+    for W, b, slope in zip(net.Ws, net.bs, [*net.slopes, 1.0]):
+        U, s, Vh = torch.linalg.svd(W.detach(), full_matrices=False)
         r = min(rank, len(s))
         if r * sum(W.shape) < W.numel():
-            made.Ws += [s[:r, None].sqrt() * Vh[:r], U[:, :r] * s[:r].sqrt()]
-            made.bs += [None, b]
-            made.slopes.append(1.0)
+            Ws += [s[:r, None].sqrt() * Vh[:r], U[:, :r] * s[:r].sqrt()]
+            bs += [None, b]
+            slopes += [1.0, slope]
         else:
-            made.Ws.append(W)
-            made.bs.append(b)
-        if i + 1 < len(stack.Ws):
-            made.slopes.append(stack.slopes[i])
-    return made
+            Ws.append(W)
+            bs.append(b)
+            slopes.append(slope)
+    return FullyConnected.from_weights(Ws, bs, slope=slopes[:-1])
 
 
-def pruned(stack: Stack, ratio: float, X: Tensor, *, one_threshold: bool) -> Stack:
+def pruned(net: FullyConnected, ratio: float, X: Tensor, *, one_threshold: bool) -> FullyConnected:
     """torch-pruning's groups by magnitude; outputs and a narrow linear layer are left alone."""
     import torch_pruning as tp  # pyright: ignore[reportMissingImports]  (an extra)
 
-    module = stack.module()
+    module = net.to_torch()
     linear = [layer for layer in module if isinstance(layer, nn.Linear)]
-    kept = [layer for layer, slope in zip(linear, stack.slopes) if slope == 1.0]
+    kept = [layer for layer, slope in zip(linear, net.slopes) if slope == 1.0]
     pruner = tp.pruner.BasePruner(
         module,
         X[:8],
@@ -163,7 +126,7 @@ def pruned(stack: Stack, ratio: float, X: Tensor, *, one_threshold: bool) -> Sta
         ignored_layers=[*kept, linear[-1]],
     )
     pruner.step()
-    return of_module(module, stack.slopes)
+    return of_module(module, net.slopes)
 
 
 def faster(made: nn.Module, original: nn.Module, X: Tensor) -> dict[str, float]:
@@ -183,8 +146,7 @@ def faster(made: nn.Module, original: nn.Module, X: Tensor) -> dict[str, float]:
 
 def rows_of(
     name: str,
-    net: nn.Module,
-    stack: Stack,
+    net: FullyConnected,
     data: tuple[Tensor, Tensor, Tensor],
     setting: Setting,
     say: Callable[[dict[str, Any]], None],
@@ -192,18 +154,17 @@ def rows_of(
     """One row for each method and size."""
     X, test, Y = data
     rows: list[dict[str, Any]] = []
-    outputs = stack(X)
+    with torch.no_grad():
+        outputs = net(X)
     variance = float((Y - Y.mean(0)).square().sum())
 
     def error(made: Callable[[Tensor], Tensor]) -> float:
         with torch.no_grad():
             return float((made(test) - Y).square().sum()) / variance
 
-    first, original = error(stack), stack.module()
+    first, original = error(net), net.to_torch()
 
-    def add(method: str, knob: float, fitted: bool, parameters: int, made: Any, **more: Any):
-        # A network of ours and a stack become the same kind of module.
-        plain = made.module() if isinstance(made, Stack) else made.to_torch() if hasattr(made, "to_torch") else made
+    def add(method: str, knob: float, fitted: bool, made: Any, **more: Any):
         with torch.no_grad():
             deviation = float((made(X) - outputs).abs().max() / outputs.abs().max())
         row = {
@@ -211,39 +172,37 @@ def rows_of(
             "method": method,
             "knob": knob,
             "fitted": fitted,
-            "parameters": parameters,
-            "times_fewer": stack.parameters / parameters,
+            "parameters": size(made),
+            "times_fewer": size(net) / size(made),
             "test_error": error(made),
             "relative_error": error(made) / first,
             "deviation": deviation,
-            **faster(plain, original, X),
+            **faster(made.to_torch(), original, X),
             **more,
         }
         rows.append(row)
         say(row)
 
-    def both(method: str, knob: float, made: Stack) -> None:
+    def both(method: str, knob: float, made: FullyConnected) -> None:
         start = time.perf_counter()
-        add(method, knob, False, made.parameters, made, widths=made.widths)
-        Ws, bs, _ = polish(made.Ws, made.bs, made.slopes, made.masks, X.mT, outputs.mT, steps=setting.steps, stop=0.0)
-        tuned = Stack(Ws, bs, made.slopes)
+        add(method, knob, False, made, widths=list(made.dims[1:-1]))
+        draft, _ = fit_together(Draft.of(made), X.mT, outputs.mT, steps=setting.steps, stop=0.0)
         seconds = time.perf_counter() - start
-        add(method, knob, True, tuned.parameters, tuned, widths=tuned.widths, seconds=round(seconds, 1))
+        add(method, knob, True, draft.network(made), widths=draft.widths, seconds=round(seconds, 1))
 
-    add("original", 0.0, False, stack.parameters, stack, widths=stack.widths)
+    add("original", 0.0, False, net, widths=list(net.dims[1:-1]))
     for tolerance in setting.tolerances:
         start = time.perf_counter()
         found = isthmus.compress(copy.deepcopy(net), X, tolerance=tolerance)
         seconds = time.perf_counter() - start
-        size = found.certificate.parameters_after
         widths = [layer.after for layer in found.certificate.layers]
-        add("compress", tolerance, True, size, found.network, widths=widths, seconds=round(seconds, 1))
+        add("compress", tolerance, True, found.network, widths=widths, seconds=round(seconds, 1))
     # Without it the table says so.
     for ratio in setting.ratios if version("torch-pruning") != "absent" else ():
-        both("torch-pruning, one ratio", ratio, pruned(stack, ratio, X, one_threshold=False))
-        both("torch-pruning, one threshold", ratio, pruned(stack, ratio, X, one_threshold=True))
+        both("torch-pruning, one ratio", ratio, pruned(net, ratio, X, one_threshold=False))
+        both("torch-pruning, one threshold", ratio, pruned(net, ratio, X, one_threshold=True))
     for rank in setting.ranks:
-        both("SVD truncation", float(rank), truncated(stack, rank))
+        both("SVD truncation", float(rank), truncated(net, rank))
     return rows
 
 
@@ -264,9 +223,9 @@ def main() -> None:
 
     rows: list[dict[str, Any]] = []
     trained: dict[str, float] = {}
-    for name, net, stack, X, test, Y, seconds in networks(setting):
+    for name, net, X, test, Y, seconds in networks(setting):
         trained[name] = round(seconds, 1)
-        rows += rows_of(name, net, stack, (X, test, Y), setting, say)
+        rows += rows_of(name, net, (X, test, Y), setting, say)
     document = {
         "samples": setting.samples,
         "width": setting.width,

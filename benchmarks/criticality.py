@@ -43,12 +43,12 @@ from torch import nn
 
 from isthmus import ConvergenceWarning, LeakyResNet, load, save
 from isthmus._provenance import provenance
-from isthmus.experiments.hamiltonian2024._trained import plan
+from isthmus.experiments.hamiltonian2024._trained import plan_of_path
 from isthmus.files import read_json, write_atomic, write_json
+from isthmus.networks._leaky_resnet import LeakyMetric
 from isthmus.plotting.style import render
 from isthmus.training import Phase, train
-from isthmus.training._flat import FlatObjective
-from isthmus.training._metric import LeakyMetric
+from isthmus.training._objective import Stack
 
 HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "notes" / "criticality.png"
@@ -94,13 +94,13 @@ def trained(recorder: Recorder, net: LeakyResNet, *phases: Phase, coupling: floa
     """Train in place until the time is over."""
     setting = recorder.setting
 
-    def other(net: nn.Module, loss: str) -> LeakyMetric:
-        assert isinstance(net, LeakyResNet) and coupling is not None
+    def other(net: LeakyResNet, loss: str) -> LeakyMetric:
+        assert coupling is not None
         metric = LeakyMetric(net, loss)
         metric.coupling = coupling
         return metric
 
-    patch = mock.patch("isthmus.training._loop.metric_for", other) if coupling else contextlib.nullcontext()
+    patch = mock.patch.object(LeakyResNet, "metric", other) if coupling else contextlib.nullcontext()
     with warnings.catch_warnings(), patch:
         # Stopped by the recorder: that is no surprise.
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -123,7 +123,7 @@ def clocked(recorder: Recorder, learning_rate: float) -> Phase:
 def gauss_newton(recorder: Recorder, net: LeakyResNet) -> dict[str, Any]:
     """Gauss–Newton steps by conjugate gradients in the metric, halved until the loss falls enough."""
     X, ridge, shares, steps = recorder.X, recorder.setting.ridge, [], 0
-    objective = FlatObjective(copy.deepcopy(net), X, recorder.Y, "mse")
+    objective = Stack([copy.deepcopy(net)], [X], [recorder.Y], "mse").objectives[0]
     with objective.attached():
         value, over = objective(ridge), False
         while not over:
@@ -162,7 +162,7 @@ def begin(setting: Setting, name: str) -> dict[str, Any]:
     if name.startswith("Adam"):
         found = trained(recorder, net, clocked(recorder, setting.learning_rate))
     elif name == CONTINUED:
-        phases = plan(net, recorder.Y, setting.ridge, setting.plan_steps, setting.learning_rate, last=ENDLESS)
+        phases = plan_of_path(net, recorder.Y, setting.ridge, setting.plan_steps, setting.learning_rate, last=ENDLESS)
         found = trained(recorder, net, *phases)
     else:
         phase = Phase("lbfgs", ENDLESS, metric=name != "L-BFGS")

@@ -24,7 +24,7 @@ import torch
 from _bench import Gate, arguments, compare, interleaved, report, spread, version
 from _steps import RIDGE, Case, gemms, jax_side, limit_jax, ours, plain, regularised
 
-from isthmus.training._flat import FlatObjective
+from isthmus.training._objective import Stack
 
 QUESTION = "How near is a training step to this machine's GEMM rate?"
 PEERS = ("torch", "jax", "jaxlib", "optax")
@@ -76,7 +76,7 @@ def gradient_errors(case: Case, jax_gradient: Any) -> dict[str, float | None]:
 
     found: dict[str, float | None] = {"jax": None}
     for name, net, data in (("float64", module, (X, Y)), ("own", narrow, case.data())):
-        objective = FlatObjective(net, *data, "mse")
+        objective = Stack([net], [data[0]], [data[1]], "mse").objectives[0]
         with objective.attached():
             found[name] = apart(objective(RIDGE).gradient)
     if jax_gradient is not None:

@@ -21,7 +21,7 @@ from _recipes import followed, plain_pytorch
 
 from isthmus import LeakyResNet, mechanics
 from isthmus.experiments.hamiltonian2024._mechanics import DEEP, HamiltonianFigure1
-from isthmus.experiments.hamiltonian2024._trained import KINKS, Split, plan, ridge_of, split
+from isthmus.experiments.hamiltonian2024._trained import KINKS, Split, plan_of_path, ridge_of, split
 from isthmus.problems import teacher
 
 
@@ -57,7 +57,7 @@ def one(case: Setting) -> dict[str, Any]:
     net = LeakyResNet(s.d_in, s.d_out, s.width, s.layers, DEEP, steps="adaptive", generator=generator)
     ridge = ridge_of(s.settings, DEEP)
     twin = copy.deepcopy(net)
-    phases = plan(net, data.Y, ridge, s.steps, s.learning_rate, 4 * s.steps)
+    phases = plan_of_path(net, data.Y, ridge, s.steps, s.learning_rate, 4 * s.steps)
     _, curve = followed(net, data.X, data.Y, ridge, phases)
     recipe = plain_pytorch(twin, data.X, data.Y, ridge, adam=case.adam, descent=case.descent, every=100)
     reached = next((seconds for seconds, loss in curve if loss <= recipe.loss), None)

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 import isthmus
-from isthmus import CompactNetwork, FullyConnected
+from isthmus import FullyConnected, Standardized
 from isthmus.cli import main
-from isthmus.cli.compress import compress as command
-from isthmus.cli.compress import print_certificate
+from isthmus.cli.compress import compress_command as command
+from isthmus.cli.compress import network_in, print_certificate
 from isthmus.compression import Certificate
+from isthmus.discovery import Discovery
 from isthmus.files import read_json
 from leaky_nets import leaky
 from tools import assert_close, gaussian, generator, random_net
@@ -128,22 +129,37 @@ def test_nothing_to_remove_is_an_answer(given, capsys):
     assert all(torch.equal(p, q) for p, q in zip(isthmus.load("small.safetensors").parameters(), net.parameters()))
 
 
-def test_a_compact_network_goes_in_again(given, capsys):
-    net = CompactNetwork(
-        [gaussian(4, 5), gaussian(2, 4, seed=1)],
-        [None, gaussian(2, 1)[:, 0]],
-        slopes=[0.0],
-        linear=[2],
+def test_a_scaled_network_goes_in_again(given, capsys):
+    Ws, bs = [gaussian(4, 5), gaussian(2, 4, seed=1)], [None, gaussian(2, 1)[:, 0]]
+    net = Standardized(
+        FullyConnected.from_weights(Ws, bs, linear=[2]),
         shift=1 + gaussian(1, 5)[0],
         scale=torch.rand(5, generator=generator(1), dtype=torch.float64) + 0.5,
     )
-    isthmus.save(net, "compact.safetensors")
-    assert main(["compress", "compact.safetensors", *given[2:], "--json"]) == 0
+    isthmus.save(net, "scaled.safetensors")
+    assert main(["compress", "scaled.safetensors", *given[2:], "--json"]) == 0
     small = isthmus.load("small.safetensors")
-    assert isinstance(small, CompactNetwork) and small.shift is not None and net.shift is not None
-    assert torch.equal(small.shift, net.shift)
+    assert isinstance(small, Standardized) and torch.equal(small.shift, net.shift)
     same(small, net, gaussian(20, 5, seed=3))
     assert json.loads(capsys.readouterr().out)["format"] == "isthmus.compression"
+    assert main(["compress", "small.safetensors", "--out", "again.safetensors"]) == 0
+    assert "wrote again.safetensors: Standardized 5 → 4 → 2" in capsys.readouterr().out
+
+
+def test_a_discovery_is_one_network_behind_its_scaling():
+    """h∘g in the units of whoever has the inputs, with a linear waist between the two."""
+    g, h = random_net([5, 6, 2], 0.1), random_net([2, 7, 3], 0.1, seed=1)
+    found = Discovery.__new__(Discovery)
+    parts = {"rank": 2, "encoder": Standardized(g, 1 + gaussian(1, 5)[0], torch.full((5,), 2.0).double()), "decoder": h}
+    for name, value in {**parts, "fill": None}.items():
+        object.__setattr__(found, name, value)
+    net, notes = network_in(found)
+    assert type(net) is Standardized and net.plain_layers().slopes == (0.1, 1.0, 0.1) and len(notes) == 1
+    X = gaussian(9, 5, seed=3)
+    assert_close(net(X), h(parts["encoder"](X)))
+    object.__setattr__(found, "rank", 0)
+    with pytest.raises(isthmus.IsthmusError, match="rank above 0"):
+        network_in(found)
 
 
 def test_the_json_and_the_report(given, capsys, tmp_path):
@@ -198,7 +214,7 @@ def test_mistakes_cost_nothing(given, capsys, more, code, message):
 def test_what_cannot_be_compressed_here(given, capsys):
     isthmus.save(leaky(), "leaky.safetensors")
     assert main(["compress", "leaky.safetensors", *given[2:]]) == 2
-    assert "must hold a FullyConnected, a CompactNetwork or a Discovery. Got a LeakyResNet" in capsys.readouterr().err
+    assert "must hold a FullyConnected, a Standardized or a Discovery. Got a LeakyResNet" in capsys.readouterr().err
     torch.save(doubled().state_dict(), "weights.pt")
     assert main(["compress", "weights.pt", *given[2:]]) == 3
     assert main(["compress", "none.safetensors", *given[2:]]) == 3

@@ -14,12 +14,15 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
 import typer.main
 
 from docs_site import DOCS, ROOT
+from isthmus import files
+from isthmus._cite import CITATIONS
 from isthmus.cli import app
 from test_tutorial import differences
 
@@ -106,7 +109,12 @@ WITH_PYTHON = [
 @pytest.mark.filterwarnings("ignore:.*did not converge|.*budget:isthmus.ConvergenceWarning")
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "page"}
+    # What a page defines stays its own.
+    monkeypatch.setattr("isthmus._cite.CITATIONS", list(CITATIONS))
+    monkeypatch.setattr("isthmus.files._KINDS", dict(files._KINDS))
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    names = vars(module)
     exec(textwrap.dedent(BEFORE.get(name_of(page), "")), names)
     for found in blocks(page, "python"):
         code = compile(found["code"], name_of(page), "exec")

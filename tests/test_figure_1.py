@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from isthmus import train
 from isthmus._progress import silent
 from isthmus.experiments.rank2023 import _bottleneck as figure_1
 from isthmus.experiments.rank2023._bottleneck import PAPER_NORM_PER_DEPTH, RankFigure1
 from isthmus.plotting.style import new_figure, render
+from isthmus.training import minimise
 from quick_runs import quick_run
 
 
@@ -75,11 +75,12 @@ def test_plot_draws_four_panels(run):
 def test_an_interrupted_training_is_no_figure(monkeypatch):
     def interrupted(net, X, Y, **options):
         def stop(event):
-            return event.step >= 3
+            if event.step >= 3:
+                raise KeyboardInterrupt
 
         options.pop("show_progress")
-        return train(net, X, Y, callbacks=[stop], **options)
+        return minimise(net, X, Y, callbacks=[stop], **options)
 
-    monkeypatch.setattr(figure_1, "train", interrupted)
+    monkeypatch.setattr(figure_1, "minimise", interrupted)
     with pytest.raises(KeyboardInterrupt):
         RankFigure1.quick().solve(silent)

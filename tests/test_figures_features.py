@@ -12,7 +12,7 @@ from isthmus import DataError, IsthmusError, datasets
 from isthmus._progress import silent
 from isthmus.experiments.features2022._forces import FeaturesFigure1, nearest_mean
 from isthmus.experiments.features2022._trained import lifted, spanned, start
-from isthmus.experiments.features2022._widths import FeaturesFigure2, best_losses, plateau, plateau_start
+from isthmus.experiments.features2022._widths import FeaturesFigure2, best_losses, plateau_of_losses, plateau_start
 from isthmus.measures import parameter_norms
 from isthmus.objective import cost
 from isthmus.plotting.style import new_figure
@@ -150,27 +150,27 @@ def test_the_start_of_a_known_plateau():
     widths = np.array([2, 5, 10, 20, 40])
     best = np.array([9.0, 3.0, 1.03, 1.01, 1.0])
     losses = np.stack([best, best * 1.004, best * 1.006])
-    found = plateau(widths, losses)
+    found = plateau_of_losses(widths, losses)
     assert (found.level, found.start, found.strict) == (1.0, 10, 40)
     assert found.spread == pytest.approx(0.004)
     assert found.low <= 10 <= found.high <= 20
-    assert plateau(widths, losses[:1]).spread == 0.0
+    assert plateau_of_losses(widths, losses[:1]).spread == 0.0
     # One lucky trial at width 10 in three: the interval says that it may have been luck.
     lucky = np.stack([best, best, best])
     lucky[1:, 2] = 2.0
-    assert plateau(widths, lucky).start == 10 and plateau(widths, lucky).high == 20
+    assert plateau_of_losses(widths, lucky).start == 10 and plateau_of_losses(widths, lucky).high == 20
 
 
 def test_a_loss_that_keeps_falling_has_no_early_plateau():
     widths = np.array([2, 4, 8, 16, 32, 64])
-    found = plateau(widths, (1.0 / widths)[None].repeat(3, axis=0))
+    found = plateau_of_losses(widths, (1.0 / widths)[None].repeat(3, axis=0))
     assert found.start == found.strict == found.low == 64
 
 
 def test_a_wider_network_that_failed_does_not_count():
     losses = np.array([[4.0, 1.0, 7.0, 1.0]])
     assert best_losses(losses).tolist() == [4.0, 1.0, 1.0, 1.0]
-    assert plateau([1, 2, 3, 4], losses).start == 2
+    assert plateau_of_losses([1, 2, 3, 4], losses).start == 2
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=8), st.floats(0.001, 1.0), st.floats(0.1, 100.0))
@@ -189,7 +189,7 @@ def test_starts_fall_with_the_tolerance_and_have_no_unit(values, tolerance, fact
 )
 def test_what_is_no_table_of_losses(widths, losses):
     with pytest.raises(IsthmusError, match="plateau"):
-        plateau(widths, losses)
+        plateau_of_losses(widths, losses)
 
 
 # ---------------------------------------------------------------- F-feat-2

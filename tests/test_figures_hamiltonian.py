@@ -36,7 +36,7 @@ def test_the_third_figure_uses_the_same_trainings(tiny, monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("trained twice")
 
-    monkeypatch.setattr(trained, "fit", never)
+    monkeypatch.setattr(trained, "fit_path", never)
     again = HamiltonianFigure3(**TINY, effective_depths=(1.0, 7.5)).run()
     assert np.array_equal(again.arrays["length"], tiny.arrays["length"])
     assert len(again.outcomes) == 3

@@ -40,7 +40,7 @@ def test_the_second_figure_uses_the_same_training(tiny, monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("trained twice")
 
-    monkeypatch.setattr(summary_trained, "fit", never)
+    monkeypatch.setattr(summary_trained, "fit_deep", never)
     again = LearnedStatistics(**TINY).run()
     assert np.array_equal(again.arrays["scores"], tiny.arrays["scores"])
     with pytest.raises(AssertionError, match="trained twice"):

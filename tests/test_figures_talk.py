@@ -10,7 +10,7 @@ import pytest
 
 from isthmus import IsthmusError
 from isthmus.experiments.talk2023 import _kernel_curves as smooth_functions
-from isthmus.experiments.talk2023._ball import FallingBall, constant_of, judged, pairs_of
+from isthmus.experiments.talk2023._ball import FallingBall, constant_of, flight_pairs, judged_kept
 from isthmus.experiments.talk2023._kernel_curves import (
     OFFSET,
     KernelCurves,
@@ -168,7 +168,7 @@ def test_pairs_of_two_waves():
     x = 2 * np.pi * np.arange(10) / 10
     waves = np.stack([3 * np.cos(x - a[:, None]), np.cos(x - b[:, None])], axis=1)
     mix = np.linalg.qr(rng.standard_normal((4, 4)))[0][:, :2]
-    P = pairs_of(np.einsum("ck,nkx->ncx", mix, waves) + 5.0)
+    P = flight_pairs(np.einsum("ck,nkx->ncx", mix, waves) + 5.0)
     strong, weak = P[:, 0] + 1j * P[:, 2], P[:, 1] + 1j * P[:, 3]
     for found, true in ((strong, a), (weak, b)):
         turned = found / np.abs(found) * np.exp(1j * true)
@@ -206,7 +206,7 @@ def flights():
 
 
 def test_two_pairs_of_frequency_1_agree():
-    assert set(statuses(BALL, flights())) == {"agrees"} and judged(flights()) == 2
+    assert set(statuses(BALL, flights())) == {"agrees"} and judged_kept(flights()) == 2
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import isthmus
+from isthmus import networks
 
 ROOT = Path(isthmus.__file__).parent
 
@@ -33,7 +34,7 @@ FACE = {name for name in vars(isthmus) if name == "__version__" or name.endswith
 ARROWS = {
     ("experiments", "runs"),
     ("estimators", "discovery"),
-    ("training", "compression"),
+    ("networks", "measures"),
     ("__main__", "cli"),
     ("serving", "report"),
     ("sweeps", "engines"),
@@ -181,3 +182,39 @@ def test_the_face_is_light():
     script = "import isthmus, sys; assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules), 'heavy'"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def families_asked_for(source: str, families: set[str]) -> list[str]:
+    """Names of network families that ``source`` compares types with."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        asked = []
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("isinstance", "issubclass")
+        ):
+            asked = node.args[1:]
+        elif isinstance(node, ast.Compare) and any(isinstance(op, (ast.Is, ast.IsNot, ast.In)) for op in node.ops):
+            asked = node.comparators
+        names = {part.id for one in asked for part in ast.walk(one) if isinstance(part, ast.Name)}
+        names |= {part.attr for one in asked for part in ast.walk(one) if isinstance(part, ast.Attribute)}
+        found += sorted(names & families)
+    return found
+
+
+def test_nobody_asks_which_family_a_network_is_of():
+    families = {"FullyConnected", "LeakyResNet", "LeakyStep", "ConvolutionalNet", "Standardized"}
+    assert families <= {*networks.__all__}
+    asked = {}
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] != "networks":
+            asked[path.name] = families_asked_for(path.read_text(encoding="utf-8"), families)
+    assert not any(asked.values()), {name: found for name, found in asked.items() if found}
+    for text in (
+        "isinstance(net, FullyConnected)",
+        "type(net) is nets.LeakyResNet",
+        "isinstance(a, (int, Standardized))",
+    ):
+        assert families_asked_for(text, families)
+    assert not families_asked_for("FullyConnected([2, 3])", families)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from isthmus.estimators import BottleneckAutoencoder, BottleneckClassifier, BottleneckRegressor
     from isthmus.files import load, save
     from isthmus.measures import Mechanics, mechanics
-    from isthmus.networks import CompactNetwork, ConvolutionalNet, FullyConnected, LeakyResNet, from_torch
+    from isthmus.networks import ConvolutionalNet, FullyConnected, LeakyResNet, Network, Standardized, from_torch
     from isthmus.objective import cost, ridge_from
     from isthmus.report import save_report
     from isthmus.runs import Run
@@ -73,7 +73,8 @@ _NAMES = {
     "BottleneckAutoencoder": "isthmus.estimators",
     "BottleneckClassifier": "isthmus.estimators",
     "BottleneckRegressor": "isthmus.estimators",
-    "CompactNetwork": "isthmus.networks",
+    "Network": "isthmus.networks",
+    "Standardized": "isthmus.networks",
     "ConvolutionalNet": "isthmus.networks",
     "Compressed": "isthmus.compression",
     "Diagnosis": "isthmus.diagnosis",
@@ -114,7 +115,8 @@ __all__ = [
     "BottleneckAutoencoder",
     "BottleneckClassifier",
     "BottleneckRegressor",
-    "CompactNetwork",
+    "Network",
+    "Standardized",
     "Compressed",
     "ConvergenceWarning",
     "ConvolutionalNet",

@@ -41,11 +41,13 @@ __all__ = [
 
 FORMAT_VERSION = 1
 
-#: The only kinds of object a file can hold, and the module that registers each: a file never names a module.
+#: The kinds of object a file can hold unasked, and the module that registers each: a file never names a module. Beside
+#: them there are the network families that the running program has defined itself.
 _HOMES = {
     "FullyConnected": "isthmus.networks._fully_connected",
     "LeakyResNet": "isthmus.networks._leaky_resnet",
-    "CompactNetwork": "isthmus.networks._fully_connected",
+    "Standardized": "isthmus.networks._standardized",
+    "CompactNetwork": "isthmus.networks._standardized",
     "ConvolutionalNet": "isthmus.networks._convolutional",
     "Discovery": "isthmus.discovery._result",
     "BottleneckRegressor": "isthmus.estimators._regressor",
@@ -70,12 +72,13 @@ def register(
     to_parts: Callable[[Any], tuple[dict[str, Any], dict[str, Tensor]]],
     from_parts: Callable[[Any, dict[str, Tensor]], Any],
 ) -> None:
-    """Say how objects of the whitelisted ``kind`` are taken apart and built; its own module calls this.
+    """Say how objects of this ``kind`` are taken apart and built.
 
     Parameters
     ----------
     kind : str
-        A key of the whitelist.
+        The name that files have for it. The names above belong to the modules beside them: a class of such a name from
+        elsewhere is left out, and :func:`save` refuses its objects.
     cls : type
         Exactly this class is saved; a subclass, which a file could not give back, is refused.
     to_parts : callable
@@ -84,15 +87,8 @@ def register(
         (Configuration, tensors) → object. Both come from a file: check everything, against each other too,
         before building. May raise any ``IsthmusError``.
     """
-    home = to_parts.__module__
-    if _HOMES.get(kind) != home:
-        fail(
-            "register",
-            f"`kind` must be one of {', '.join(_HOMES)}, registered by the module that takes it apart",
-            f"{shown(kind)} from {home}",
-            "Add the kind to the whitelist in isthmus/files.py.",
-        )
-    _KINDS[kind] = _Kind(cls, to_parts, from_parts)
+    if _HOMES.get(kind, cls.__module__) == cls.__module__:
+        _KINDS[kind] = _Kind(cls, to_parts, from_parts)
 
 
 def _kind(kind: str) -> _Kind:
@@ -101,13 +97,19 @@ def _kind(kind: str) -> _Kind:
     return _KINDS[kind]
 
 
+def _known() -> list[str]:
+    """Kinds by name: ours, and those that were registered since."""
+    return [*_HOMES, *(kind for kind in _KINDS if kind not in _HOMES)]
+
+
 def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
     """Save a network, a Discovery or a fitted estimator as one safetensors file that :func:`load` gives back.
 
     Parameters
     ----------
-    obj : FullyConnected, LeakyResNet, CompactNetwork, Discovery, or a fitted estimator
-        Exactly these classes. Parameters are saved bit for bit; gradients, hooks, device and training mode are not.
+    obj : Network, Discovery, or a fitted estimator
+        Of exactly the class that was defined. Parameters are saved bit for bit; gradients, hooks, device and training
+        mode are not.
     path : path
         In an existing folder; conventionally ``*.safetensors``. Written atomically.
     overwrite : bool, default True
@@ -126,11 +128,11 @@ def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> N
     target = as_path(who, path)
     name = type(obj).__name__
     # By name first: to save a network, the module of the estimators need not be imported.
-    kind = _kind(name) if name in _HOMES else None
+    kind = _kind(name) if name in _known() else None
     if kind is None or type(obj) is not kind.cls:
         fail(
             who,
-            f"`obj` must be one of {', '.join(_HOMES)}",
+            f"`obj` must be one of {', '.join(_known())}",
             f"a {shown(type(obj).__name__)}",
             "Convert an nn.Sequential with isthmus.from_torch; a subclass would not come back as itself.",
         )
@@ -194,12 +196,12 @@ def _identify(who: str, metadata: Mapping[str, str], label: str) -> str:
             error=FileFormatError,
         )
     kind = metadata.get("kind")
-    if kind not in _HOMES:
+    if kind not in _known():
         fail(
             who,
-            f"the kind of object in {label} must be one of {', '.join(_HOMES)}",
+            f"the kind of object in {label} must be one of {', '.join(_known())}",
             shown(kind),
-            "Upgrade isthmus, or write the file again.",
+            "Upgrade isthmus, import the module that defines this network, or write the file again.",
             error=FileFormatError,
         )
     return kind

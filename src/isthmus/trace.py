@@ -7,15 +7,14 @@ papers write them as columns: :meth:`Trace.Z` turns them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from isthmus._checks import check_integer
+from isthmus._checks import check_integer, fail
 
 
-@runtime_checkable
 class Layered(Protocol):
     """Anything with the weights of a fully connected network: a network or a :class:`Trace`."""
 
@@ -30,26 +29,28 @@ class Layered(Protocol):
         ...
 
     @property
-    def slope(self) -> float:
-        """Slope a of σ_a below zero."""
-        ...
-
-    @property
     def bias(self) -> float:
         """Amount of bias β."""
         ...
 
 
-class Network(Layered, Protocol):
-    """A :class:`Layered` module that can be traced."""
+class Traceable(Layered, Protocol):
+    """A :class:`Layered` module of one slope that can be traced."""
+
+    @property
+    def slope(self) -> float:
+        """Slope a of σ_a below zero."""
+        ...
 
     def trace(self, X: Any, *, dtype: torch.dtype | None = torch.float64) -> Trace:
         """Weights and representations on ``X``."""
         ...
 
 
-def activate(Z: Tensor, slope: float) -> Tensor:
-    """σ_a(z) = z for z ≥ 0, a·z below, entrywise."""
+def activate(Z: Tensor, slope: float, linear: int = 0) -> Tensor:
+    """σ_a(z) = z for z ≥ 0, a·z below, entrywise; the first ``linear`` entries of the last axis as they are."""
+    if linear:
+        return torch.cat([Z[..., :linear], activate(Z[..., linear:], slope)], -1)
     if slope == 0.0:
         return torch.relu(Z)
     if slope == 1.0:
@@ -57,8 +58,10 @@ def activate(Z: Tensor, slope: float) -> Tensor:
     return torch.nn.functional.leaky_relu(Z, slope)
 
 
-def activation_derivative(Z: Tensor, slope: float) -> Tensor:
-    """σ̇_a(z) = 1 for z > 0, a for z ≤ 0: at the kink the value that PyTorch's autograd uses."""
+def activation_derivative(Z: Tensor, slope: float, linear: int = 0) -> Tensor:
+    """σ̇_a(z) = 1 for z > 0, a for z ≤ 0: at the kink the value that PyTorch's autograd uses; 1 where ``linear``."""
+    if linear:
+        return torch.cat([torch.ones_like(Z[..., :linear]), activation_derivative(Z[..., linear:], slope)], -1)
     if slope == 0.0:
         return (Z > 0).to(Z.dtype)
     return torch.where(Z > 0, torch.ones_like(Z), torch.full_like(Z, slope))
@@ -78,19 +81,38 @@ class Trace:
         ``preactivations[ell - 1]`` is α̃_ℓ(X), ℓ = 1 … L.
     activations : tuple of Tensor (N, n_ℓ)
         ``activations[ell]`` is α_ℓ(X), ℓ = 0 … L−1; ``activations[0]`` is X.
-    slope, bias : float
-        a and β of the network.
+    given_slope : float, or tuple of float
+        a of all layers, or of each of the layers 1 … L−1; read :attr:`slope` or :attr:`slopes`.
+    bias : float
+        β of the network.
     source_eps : float
         Unit round-off of the dtype the network was stored in: noise below it says nothing about the network.
+    linear : tuple of int
+        How many of the first neurons of each of these layers have no activation; empty where none has.
     """
 
     Ws: tuple[Tensor, ...]
     bs: tuple[Tensor, ...]
     preactivations: tuple[Tensor, ...]
     activations: tuple[Tensor, ...]
-    slope: float
+    given_slope: float | tuple[float, ...]
     bias: float
     source_eps: float = torch.finfo(torch.float64).eps
+    linear: tuple[int, ...] = ()
+
+    @property
+    def slope(self) -> float:
+        """A of all neurons; fails where they differ."""
+        if isinstance(self.given_slope, tuple) or self.linear:
+            got = f"slopes {list(self.slopes)}, linear neurons {list(self.linear)}"
+            fail("Trace.slope", "all layers must have one slope", got, "Ask `slopes`, `linear` or `derivative`.")
+        return self.given_slope
+
+    @property
+    def slopes(self) -> tuple[float, ...]:
+        """A of each of the layers 1 … L−1."""
+        given = self.given_slope
+        return given if isinstance(given, tuple) else (given,) * (self.depth - 1)
 
     @property
     def depth(self) -> int:
@@ -132,7 +154,8 @@ class Trace:
     def derivative(self, ell: int) -> Tensor:
         """Diagonals of D_ℓ = diag(σ̇(α̃_ℓ(x))), (N, n_ℓ), ℓ = 1 … L−1."""
         check_integer("Trace.derivative", "ell", ell, low=1, high=self.depth - 1)
-        return activation_derivative(self.preactivations[ell - 1], self.slope)
+        linear = self.linear[ell - 1] if self.linear else 0
+        return activation_derivative(self.preactivations[ell - 1], self.slopes[ell - 1], linear)
 
 
 @dataclass(frozen=True, eq=False)

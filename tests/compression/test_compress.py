@@ -11,14 +11,13 @@ from planted import minimal, plant
 from torch import nn
 
 import isthmus
-from isthmus import CompactNetwork, FullyConnected, IsthmusError, compress, rebalance
+from isthmus import FullyConnected, IsthmusError, Standardized, compress, rebalance
 from isthmus.compression._certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
-from isthmus.compression._chain import chain_of
+from isthmus.compression._draft import Draft
 from isthmus.compression._everywhere import first_of_ray
 from isthmus.compression._stacks import EXACT
 from isthmus.constructions._graphs import bipartite_data, bipartite_optimum
 from isthmus.measures import parameter_norms
-from isthmus.networks import Hourglass
 from tools import assert_close, gaussian, generator, random_net
 
 ALWAYS = ("silent", "unheard", "copy", "scaled", "constant")
@@ -95,7 +94,7 @@ def test_planted_on_the_data(case):
 
 @pytest.mark.slow
 def test_five_hundred_planted_cases():
-    """Gate 2 of step 8."""
+    """As above, on other seeds."""
     for case in range(250):
         one_case_everywhere(1000 + case)
         one_case_on_data(1000 + case)
@@ -178,13 +177,13 @@ def test_never_and_always_active_everywhere():
     found = compress(net)
     layer = found.certificate.layers[1]
     assert layer.removed["never active"] == 2 and layer.linear == 2 and layer.after == 3
-    assert isinstance(found.network, CompactNetwork)
+    assert type(found.network) is FullyConnected and found.network.linear == (0, 2)
     check_certificate(net, found, gaussian(40, 3))
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 def test_one_dimension(beta):
-    """Gate 3: 1,000 neurons on 20 points."""
+    """1,000 neurons on 20 points."""
     draw = generator(7)
     net = FullyConnected([1, 1000, 1], 0.0, beta, dtype=torch.float64, generator=draw)
     with torch.no_grad():
@@ -197,7 +196,7 @@ def test_one_dimension(beta):
 
 @pytest.mark.parametrize("N", [4, 6, 8])
 def test_bipartite_optimum_needs_all_its_neurons(N):
-    """Gate 3: N²/4 ReLU neurons, never fewer, from any splitting of them."""
+    """N²/4 ReLU neurons, never fewer, from any splitting of them."""
     best = bipartite_optimum(N)
     X, Y = bipartite_data(N)
     parts = torch.rand(3, N * N // 4, dtype=torch.float64, generator=generator(N))
@@ -271,18 +270,80 @@ def test_fewer_digits(dtype):
     assert found.certificate.before_rounding <= found.certificate.deviation or found.certificate.deviation < 1e-6
 
 
-def test_hourglass_and_compact_networks():
-    net = Hourglass(random_net([5, 9, 2]), random_net([2, 9, 4], seed=1))
+def test_hourglasses():
+    net = FullyConnected.joined(random_net([5, 9, 2]), random_net([2, 9, 4], seed=1))
     with torch.no_grad():
         net.weights[0][1] = 2 * net.weights[0][0]
         net.biases[0][1] = 2 * net.biases[0][0]
     found = compress(net)
-    assert isinstance(found.network, CompactNetwork) and found.network.dims == (5, 8, 2, 9, 4)
+    assert isinstance(found.network, FullyConnected) and found.network.dims == (5, 8, 2, 9, 4)
+    assert found.network.slopes == (0.0, 1.0, 0.0)
     X = gaussian(20, 5)
     assert_close(outputs(found.network, X), outputs(net, X))
     again = compress(found.network)
     assert again.certificate.domain == UNCHANGED
-    assert chain_of(found.network).parameters == found.certificate.parameters_after
+    assert Draft.of(found.network).parameters == found.certificate.parameters_after
+
+
+def scaled(net):
+    """The network behind a scaling of its inputs that is far from none."""
+    shift, scale = gaussian(net.d_in, seed=6), gaussian(net.d_in, seed=7).abs() + 0.5
+    return Standardized(net, 10.0 * shift, scale)
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_scaling_of_inputs_is_kept(data):
+    """The layers behind it are compressed as they are alone on the scaled inputs, under the same names."""
+    net = scaled(plant(minimal([4, 6, 5, 2], seed=2), ALWAYS, seed=2))
+    X = gaussian(40, 4, seed=3) + net.shift if data else None
+    found = compress(net, X)
+    alone = compress(net.network, None if X is None else (X - net.shift) / net.scale)
+    assert type(found.network) is Standardized
+    assert torch.equal(found.network.shift, net.shift) and torch.equal(found.network.scale, net.scale)
+    assert found.certificate.layers == alone.certificate.layers
+    assert [layer.layer for layer in found.certificate.layers] == ["1", "2"]
+    for p, q in zip(found.network.parameters(), alone.network.parameters(), strict=True):
+        assert_close(p, q)
+    Y = X if data else net.shift + net.scale * gaussian(9, 4)
+    check_certificate(net, found, Y)
+    inside = nn.Sequential(nn.Tanh(), net, nn.Tanh())
+    small = compress(inside, gaussian(30, 4))
+    assert type(small.network[1]) is Standardized and small.certificate.layers[0].layer == "1.1"
+    assert_close(outputs(small.network, gaussian(30, 4)), outputs(inside, gaussian(30, 4)))
+    wrong = compress(net, check=gaussian(5, 4)).certificate.elsewhere
+    assert wrong is not None and wrong < 1e-10
+    with pytest.raises(IsthmusError, match="must have 4 columns"):
+        compress(net, gaussian(5, 3))
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.5, 1.0])
+def test_a_draft_is_the_network(bias):
+    """Slopes, linear neurons and layers without a bias go into a draft and come back."""
+    Ws = [gaussian(5, 3, seed=1), gaussian(2, 5, seed=2), gaussian(4, 2, seed=3)]
+    bs = [gaussian(5, seed=4), None, gaussian(4, seed=5)] if bias else None
+    net = FullyConnected.from_weights(Ws, bs, slope=[0.2, 1.0], bias=bias, linear=[2, 0])
+    draft, X = Draft.of(net), gaussian(7, 3)
+    assert_close(draft(X), net(X))
+    assert draft.biased == ([True, False, True] if bias else [False] * 3) and draft.widths == [5, 2]
+    assert draft.parameters == sum(p.numel() for p in net.parameters())
+    assert_close(draft.norm, sum(float(p.detach().square().sum()) for p in net.parameters()))
+    back = draft.network(net)
+    assert back.config() == net.config()
+    assert all(torch.equal(p, q) for p, q in zip(back.parameters(), net.parameters(), strict=True))
+    # Linear neurons in any place come first.
+    places = torch.tensor([4, 1, 3, 0, 2])
+    draft.Ws[0], draft.bs[0], draft.linear[0] = draft.Ws[0][places], draft.bs[0][places], draft.linear[0][places]
+    draft.Ws[1] = draft.Ws[1][:, places]
+    assert draft.linear[0].tolist() == [False, True, False, True, False]
+    assert_close(draft(X), net(X))
+    assert draft.network(net).config() == net.config()
+    assert_close(draft.network(net)(X), net(X))
+
+
+def test_a_linear_network_of_one_layer_is_still_linear():
+    net = FullyConnected.from_weights([gaussian(3, 5, seed=1), gaussian(5, 3, seed=2)], slope=1.0)
+    found = compress(net, allow_larger_norm=True)
+    assert found.network.slope == 1.0 and found.network.slopes in ((), (1.0,))
 
 
 def test_plain_data_and_words():

@@ -11,8 +11,7 @@ from torch.nn.utils import parametrizations
 from isthmus import FullyConnected, IsthmusError, compress
 from isthmus.compression._certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
 from isthmus.compression._stacks import find_stacks
-from isthmus.networks import PartlyLinear
-from tools import assert_close, gaussian, generator
+from tools import assert_close, gaussian, generator, random_net
 
 KINDS = ("silent", "unheard", "copy", "scaled", "constant")
 
@@ -173,11 +172,64 @@ def test_wrong_inputs_are_named():
         compress(Residual(redundant([4, 5, 4])).double(), gaussian(3, 5))
 
 
-def test_partly_linear():
-    layer = PartlyLinear(2, 0.1)
-    X = gaussian(5, 4)
-    expected = torch.where(X > 0, X, 0.1 * X)
-    expected[:, :2] = X[:, :2]
-    assert_close(layer(X), expected)
-    assert_close(PartlyLinear(9)(X), X)
-    assert "linear=2" in repr(layer)
+def settled():
+    """Of the second layer two neurons never fire and four always do: two linear neurons are left of them."""
+    net = random_net([3, 6, 7, 2], seed=5)
+    with torch.no_grad():
+        net.weights[1][:2] = -net.weights[1][:2].abs()
+        net.biases[1][:2] = -0.1
+        net.weights[1][2:6] = net.weights[1][2:6].abs()
+        net.biases[1][2:6] = 0.1
+    return net.to_torch()
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_linear_neurons_of_a_layer_are_ones_of_a_frozen_prelu(trained):
+    net = settled().requires_grad_(trained)
+    found = compress(net)
+    kinds = [nn.Linear, nn.ReLU, nn.Linear, nn.PReLU, nn.Linear]
+    assert [type(layer) for layer in found.network] == kinds
+    prelu = found.network[3]
+    assert prelu.weight.tolist() == [1.0, 1.0, 0.0] and not prelu.weight.requires_grad
+    assert all(p.requires_grad == trained for layer in found.network[::2] for p in layer.parameters())
+    X = gaussian(40, 3)
+    assert_close(outputs(found.network, X), outputs(net, X))
+    # The slopes tell which neurons are linear, and are no parameters.
+    layers = [layer for layer in found.network if isinstance(layer, nn.Linear)]
+    assert found.certificate.parameters_after == sum(p.numel() for layer in layers for p in layer.parameters())
+    assert found.certificate.layers[1].linear == 2 and found.certificate.layers[1].after == 3
+    again = compress(found.network)
+    assert again.certificate.domain == UNCHANGED and again.certificate.untouched == ()
+    assert [layer.linear for layer in again.certificate.layers] == [0, 2]
+    assert again.certificate.parameters_before == found.certificate.parameters_after
+    assert_close(again.certificate.norm_before, found.certificate.norm_after)
+
+
+def test_linear_neurons_inside_a_module_take_inputs_of_any_shape():
+    """PReLU has its slopes on the second axis; in a module of others nothing says that there are two."""
+    net = nn.Sequential(nn.Tanh(), settled(), nn.Tanh())
+    for X in (None, gaussian(9, 3), gaussian(9, 4, 3)):
+        found = compress(net, X)
+        assert found.certificate.layers[1].after <= 3 and found.certificate.domain in (EVERYWHERE, ON_DATA)
+        for Y in (gaussian(9, 3), gaussian(9, 4, 3)):
+            if X is None or Y.shape == X.shape:
+                assert_close(outputs(found.network, Y), outputs(net, Y))
+        assert [type(layer) for layer in found.network[1]] == [FullyConnected]
+
+
+@pytest.mark.parametrize(
+    "slopes", [[1.0, 0.5, 0.1], [0.1, 1.0, 1.0], [0.1, 0.1, 0.1], [1.0, 1.0, 1.0], [1.0, 3.0, 3.0], [0.25], [1.0, 0.1]]
+)
+def test_other_prelus_are_left_alone(slopes):
+    """One slope beside the ones, which come first; what is trained is not read either."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.PReLU(len(slopes)), nn.Linear(3, 2)).double()
+    net[1].weight.data = torch.tensor(slopes, dtype=torch.float64)
+    assert [stack.name for stack in find_stacks(net.requires_grad_(False))[0]] == ["0", "2"]
+    assert dict(find_stacks(net)[1])["1"] == "PReLU is not a linear layer of a plain stack"
+    net[1] = nn.PReLU(3, dtype=torch.float64)
+    net[1].weight.data = torch.tensor([1.0, 0.1, 0.1], dtype=torch.float64)
+    assert [stack.name for stack in find_stacks(net)[0]] == ["0", "2"]
+    net[1].requires_grad_(False)
+    (stack,), untouched = find_stacks(net)
+    assert untouched == [] and stack.layers.linear == (1,) and stack.layers.slopes == (0.1,)
+    assert_close(stack.layers(gaussian(9, 2)), net(gaussian(9, 2)))

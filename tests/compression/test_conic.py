@@ -11,7 +11,8 @@ from scipy.optimize import linprog
 from isthmus import IsthmusError, _cone
 from isthmus._cone import eliminate
 from isthmus.compression import _on_data as conic
-from isthmus.compression._on_data import caratheodory, fewer_by_relations, with_shares
+from isthmus.compression._draft import Draft
+from isthmus.compression._on_data import _scale_both, caratheodory, fewer_by_relations
 from isthmus.constructions import constant_identity_path
 from isthmus.linalg import numerical_rank
 from isthmus.measures import KernelNorm
@@ -24,6 +25,16 @@ def layer(n, d, N, m, *, seed=0, slope=0.0):
     W, V = gaussian(n, d + 1, seed=seed), gaussian(m, n, seed=seed + 1) / n**0.5
     X = with_ones(gaussian(d, N, seed=seed + 2), 1.0)
     return W, V, activate(W @ X, slope), W.square().sum(1) + V.square().sum(0), X
+
+
+def with_shares(W, b, V, shares):
+    """Rows w_i√m_i (and biases) and columns v_i√m_i of the neurons of positive share, as compression makes them."""
+    zeros = [torch.zeros(len(M), dtype=torch.float64) for M in (W, V)]
+    bs = [zeros[0] if b is None else b, zeros[1]]
+    draft = Draft([W, V], bs, [b is not None, False], [0.0], [zeros[0].bool()], 1.0, ["1"])
+    _scale_both(draft, 0, shares)
+    draft.drop(0, shares == 0, "gone")
+    return draft.Ws[0], draft.bs[0], draft.Ws[1]
 
 
 def contributions(S, V):

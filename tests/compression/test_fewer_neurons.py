@@ -7,22 +7,11 @@ import itertools
 import pytest
 import torch
 
-from isthmus import IsthmusError
+from isthmus import FullyConnected, IsthmusError
 from isthmus.compression import _within as fewer_neurons
-from isthmus.compression._within import choose_neurons, count_parameters, polish, reduce_chain, refit, run
+from isthmus.compression._draft import Draft
+from isthmus.compression._within import choose_neurons, fit_together, preactivations, refit, with_fewer_neurons
 from tools import assert_close, gaussian, random_net, three_part_net
-
-
-def stack(net):
-    """Weights, what is added, slopes."""
-    Ws = [W.detach().double() for W in net.Ws]
-    bs = [net.bias * b.detach().double() for b in net.bs] if net.bs else [None] * net.depth
-    return Ws, bs, list(net.slopes)
-
-
-def evaluate(found, slopes, X, linear=None):
-    masks = [torch.zeros(len(W), dtype=torch.bool) for W in found.Ws[:-1]] if linear is None else linear
-    return run(found.Ws, found.bs, slopes, masks, X.mT).mT
 
 
 def residual(S, T, J, bias, ridge=0.0):
@@ -96,65 +85,68 @@ def test_the_promise_is_kept(tolerance, bias):
     X = gaussian(200, 12, seed=5)
     if not bias:
         X[:, -1] = 1.0
-    Ws, bs, slopes = stack(net)
-    found = reduce_chain(Ws, bs, slopes, X, tolerance, steps=30)
+    first = Draft.of(net)
+    found = with_fewer_neurons(first, X, tolerance, steps=30)
     before = net(X).detach()
-    deviation = float((evaluate(found, slopes, X) - before).abs().max() / before.abs().max())
+    deviation = float((found.draft(X) - before).abs().max() / before.abs().max())
     assert found.state != "unchanged" and deviation <= tolerance
     assert deviation == pytest.approx(found.deviation, rel=1e-9, abs=1e-12)
-    assert found.parameters == count_parameters(found.Ws, found.bs) < count_parameters(Ws, bs) / 2
-    assert [len(k) for k in found.kept] == [len(W) for W in found.Ws[:-1]]
-    assert all((b is None) == (a is None) for a, b in zip(bs, found.bs))
+    count = sum(p.numel() for p in found.draft.network(net).parameters())
+    assert found.draft.parameters == count < sum(p.numel() for p in net.parameters()) / 2
+    assert [len(k) for k in found.kept] == found.draft.widths
+    assert found.draft.biased == first.biased == [bool(bias)] * 6
     # Elsewhere too: rays, small directions and their refits have not followed the samples.
     fresh = gaussian(200, 12, seed=6)
     if not bias:
         fresh[:, -1] = 1.0
-    other = (evaluate(found, slopes, fresh) - net(fresh).detach()).abs().max() / before.abs().max()
+    other = (found.draft(fresh) - net(fresh).detach()).abs().max() / before.abs().max()
     assert float(other) <= 20 * tolerance
 
 
 def test_duplicated_neurons_go_at_a_small_tolerance():
     net = random_net([4, 6, 6, 3])
-    Ws, bs, slopes = stack(net)
+    Ws, bs = ([T.detach() for T in Ts] for Ts in (net.Ws, net.bs))
     # Each of three neurons of the first layer is split into two of half its weight.
     W = torch.cat([Ws[1], 0.5 * Ws[1][:, :3]], 1)
     W[:, :3] *= 0.5
     wide, shifts = [torch.cat([Ws[0], Ws[0][:3]]), W, Ws[2]], [torch.cat([bs[0], bs[0][:3]]), *bs[1:]]
-    found = reduce_chain(wide, shifts, slopes, gaussian(300, 4, seed=1), 1e-6)
+    draft = Draft.of(FullyConnected.from_weights(wide, shifts))
+    found = with_fewer_neurons(draft, gaussian(300, 4, seed=1), 1e-6)
     assert len(found.kept[0]) == 6 and found.deviation <= 1e-6
 
 
 def test_linear_neurons_stay_linear():
     net = random_net([3, 12, 2])
-    Ws, bs, slopes = stack(net)
-    linear = [torch.arange(12) < 9]
+    partly = FullyConnected.from_weights(net.Ws, net.bs, linear=[9])
     X = gaussian(200, 3, seed=1)
-    masks = [torch.zeros(12, dtype=torch.bool)]
-    found = reduce_chain(Ws, bs, slopes, X, 1e-9, linear=linear)
-    assert int(linear[0][found.kept[0]].sum()) <= 3  # nine linear functions of three inputs
-    exact = run(Ws, bs, slopes, linear, X.mT).mT
-    after = evaluate(found, slopes, X, [linear[0][found.kept[0]]])
-    assert_close(after, exact, rtol=1e-7, atol=1e-8, reason="the tolerance")
-    assert float((run(Ws, bs, slopes, masks, X.mT).mT - exact).abs().max()) > 0.1
+    first = Draft.of(partly)
+    found = with_fewer_neurons(first, X, 1e-9)
+    assert int(first.linear[0][found.kept[0]].sum()) <= 3  # nine linear functions of three inputs
+    assert torch.equal(found.draft.linear[0], first.linear[0][found.kept[0]])
+    exact = partly(X)
+    assert_close(first(X), exact)
+    assert_close(found.draft(X), exact, rtol=1e-7, atol=1e-8, reason="the tolerance")
+    assert float((net(X) - exact).detach().abs().max()) > 0.1
 
 
 def test_unchanged_when_nothing_smaller_serves():
-    net = random_net([4, 5, 3])
-    Ws, bs, slopes = stack(net)
-    found = reduce_chain(Ws, bs, slopes, gaussian(100, 4), 1e-9)
-    assert found.state == "unchanged" and found.parameters == count_parameters(Ws, bs)
-    assert all(a is b for a, b in zip(found.Ws, Ws))
-    assert reduce_chain(Ws, bs, slopes, gaussian(100, 4), 0.0).state == "unchanged"
-    assert reduce_chain(Ws[:1], bs[:1], [], gaussian(100, 4), 0.1).state == "unchanged"
-    silent = [*Ws[:1], 0.0 * Ws[1]]
-    assert reduce_chain(silent, [bs[0], 0.0 * bs[1]], slopes, gaussian(100, 4), 0.1).state == "unchanged"
+    net, X = random_net([4, 5, 3]), gaussian(100, 4)
+    draft = Draft.of(net)
+    found = with_fewer_neurons(draft, X, 1e-9)
+    assert found.state == "unchanged" and found.draft is draft
+    assert draft.parameters == sum(p.numel() for p in net.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(draft.Ws, net.Ws))
+    assert with_fewer_neurons(draft, X, 0.0).state == "unchanged"
+    assert with_fewer_neurons(Draft.of(net.part(0, 1)), X, 0.1).state == "unchanged"
+    draft.Ws[1], draft.bs[1] = 0.0 * draft.Ws[1], 0.0 * draft.bs[1]
+    assert with_fewer_neurons(draft, X, 0.1).state == "unchanged"
 
 
 def test_sensitivities_by_autograd():
     net = random_net([4, 6, 5, 3], slope=0.2)
-    Ws, bs, slopes = stack(net)
+    Ws, bs = ([T.detach() for T in Ts] for Ts in (net.Ws, net.bs))
     X = gaussian(20, 4, seed=2)
-    roots = fewer_neurons._Stack(Ws, bs, slopes, X, None).weights
+    roots = fewer_neurons._Original(Draft.of(net), X).weights
 
     def after(Z, i):
         for W, b in zip(Ws[i + 1 :], bs[i + 1 :]):
@@ -169,35 +161,29 @@ def test_sensitivities_by_autograd():
 
 
 def test_polishing_lowers_the_deviation_and_stops_in_time():
-    net = random_net([4, 10, 10, 3])
-    Ws, bs, slopes = stack(net)
+    moved = Draft.of(random_net([4, 10, 10, 3]))
     X = gaussian(4, 200, seed=1)
-    masks = [torch.zeros(10, dtype=torch.bool)] * 2
-    Y = run(Ws, bs, slopes, masks, X)
-    moved = [W + 0.02 * gaussian(*W.shape, seed=i) for i, W in enumerate(Ws)]
-    before = float((run(moved, bs, slopes, masks, X) - Y).abs().max() / Y.abs().max())
+    Y = preactivations(moved, X)[-1]
+    assert_close(Y.mT, moved(X.mT))
+    moved.Ws = [W + 0.02 * gaussian(*W.shape, seed=i) for i, W in enumerate(moved.Ws)]
+    before = float((moved(X.mT).mT - Y).abs().max() / Y.abs().max())
     for stop in (0.5 * before, 0.1 * before):
-        weights, biases, deviation = polish(moved, bs, slopes, masks, X, Y, steps=200, stop=stop)
+        made, deviation = fit_together(moved, X, Y, steps=200, stop=stop)
         assert deviation <= stop
-        assert float((run(weights, biases, slopes, masks, X) - Y).abs().max() / Y.abs().max()) == pytest.approx(
-            deviation
-        )
-    assert polish(moved, bs, slopes, masks, X, Y, steps=2, stop=0.0)[2] <= before
+        assert float((made(X.mT).mT - Y).abs().max() / Y.abs().max()) == pytest.approx(deviation)
+    assert fit_together(moved, X, Y, steps=2, stop=0.0)[1] <= before
 
 
 def test_more_weights_than_numbers_are_not_polished(monkeypatch):
     """Five samples of three outputs: a fit of all weights would follow them and nothing else."""
-    net = random_net([4, 30, 30, 3])
-    Ws, bs, slopes = stack(net)
     calls = []
-    monkeypatch.setattr(fewer_neurons, "polish", lambda *a, **k: calls.append(1))
-    reduce_chain(Ws, bs, slopes, gaussian(5, 4), 0.05)
+    monkeypatch.setattr(fewer_neurons, "fit_together", lambda *a, **k: calls.append(1))
+    with_fewer_neurons(Draft.of(random_net([4, 30, 30, 3])), gaussian(5, 4), 0.05)
     assert not calls
 
 
 def test_what_came_is_said():
     with pytest.raises(IsthmusError, match="same samples as columns"):
         choose_neurons(gaussian(4, 5), gaussian(2, 6))
-    net = random_net([4, 5, 3])
     with pytest.raises(IsthmusError, match="tolerance"):
-        reduce_chain(*stack(net), gaussian(10, 4), -1.0)
+        with_fewer_neurons(Draft.of(random_net([4, 5, 3])), gaussian(10, 4), -1.0)

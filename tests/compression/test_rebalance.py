@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from isthmus import ConvergenceWarning, FullyConnected, IsthmusError, rebalance
 from isthmus.compression import rebalance as _function  # the module of the same name is shadowed by it
 from isthmus.measures import balance, linear_cost, parameter_norms
+from isthmus.networks import _rescaling
 from tools import assert_close, gaussian, generator, linear_net, random_net
 
 KINDS = ("neuron", "layer")
@@ -33,7 +34,7 @@ def check_function(net, result, seed=0):
     X = gaussian(25, net.dims[0], seed=seed)
     before, after = net.double()(X), result.network.double()(X)
     scale = float(before.detach().abs().max())
-    assert_close(after, before, rtol=1e-12, atol=1e-12 * scale, reason="gate 3, relative to the largest output")
+    assert_close(after, before, rtol=1e-12, atol=1e-12 * scale, reason="relative to the largest output")
 
 
 @pytest.mark.parametrize("by", KINDS)
@@ -188,9 +189,7 @@ def test_float32(by):
 
 
 def test_not_converged_is_said(monkeypatch):
-    import sys
-
-    monkeypatch.setattr(sys.modules["isthmus.compression._rebalance"], "_MAX_NEWTON_STEPS", 0)
+    monkeypatch.setattr(_rescaling, "_MAX_NEWTON_STEPS", 0)
     net = unbalanced([4, *[6] * 60, 3], spread=0.3, seed=10)
     with pytest.warns(ConvergenceWarning, match="relative unbalanced norm"):
         result = rebalance(net)

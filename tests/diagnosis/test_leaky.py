@@ -13,6 +13,7 @@ import isthmus
 from isthmus import Diagnosis, LeakyResNet
 from isthmus._errors import FileFormatError
 from isthmus.diagnosis._weights import effective, weighted_layers
+from isthmus.training._objective import Value
 from isthmus.training._result import Criteria, criteria, why_not
 from leaky_nets import critical, leaky, narrow
 from tools import assert_close, gaussian
@@ -159,15 +160,12 @@ def test_monitor():
 
 def test_criteria_of_training():
     """The gradient criterion is the residual of mechanics; there is no law of balance, and no word about one."""
-    from isthmus.training._flat import Value
-
     net, X, Y, ridge = leaky(), gaussian(15, 4), gaussian(15, 3), 0.05
     parameters = list(net.parameters())
     norm = sum(p.square().sum() for p in parameters)
     cost = (net(X) - Y).square().sum(1).mean()
     gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(cost + ridge * norm, parameters)])
-    loss = float((cost + ridge * norm).detach())
-    value = Value(loss, float(cost.detach()), float(norm.detach()), gradient, gradient)
+    value = Value(ridge, float(cost.detach()), float(norm.detach()), gradient, gradient)
     told = criteria(net, value, ridge, [2.0, 1.5], 1)
     assert_close(told.gradient, isthmus.mechanics(net, X, Y, ridge=ridge).residual)
     assert math.isnan(told.balance) and not isinstance(net, isthmus.FullyConnected)

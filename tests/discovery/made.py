@@ -7,7 +7,7 @@ import numpy as np
 from isthmus.discovery._fits import Fit
 from isthmus.discovery._profile import RankProfile
 from isthmus.discovery._walk import Level
-from isthmus.networks import Hourglass
+from isthmus.networks import FullyConnected
 from tools import SEED, generator, random_net
 
 #: Where the point is not how well it fits.
@@ -16,7 +16,7 @@ QUICK = {"depth": 4, "width": 16, "steps": 4, "replicas": 0}
 SMALL = {"depth": 4, "width": 24, "steps": 25, "replicas": 0}
 
 #: A network where a Level needs one and nobody looks at it.
-SOME = Hourglass(random_net((2, 1)), random_net((1, 2)))
+SOME = FullyConnected.joined(random_net((2, 1)), random_net((1, 2)))
 
 
 def level(rank, error, *, rows=200, spread=0.2, cost=None, state="at rest", tries=1, seed=0):
@@ -40,7 +40,7 @@ def profile_of(errors, *, baseline=1.0, **options):
 
 
 def hourglass(dims_in=(5, 8, 3), dims_out=(3, 8, 4), slope=0.0, *, seed=0):
-    return Hourglass(random_net(dims_in, slope, seed=seed), random_net(dims_out, slope, seed=seed + 1))
+    return FullyConnected.joined(random_net(dims_in, slope, seed=seed), random_net(dims_out, slope, seed=seed + 1))
 
 
 __all__ = ["QUICK", "SMALL", "generator", "hourglass", "level", "levels_of", "profile_of"]

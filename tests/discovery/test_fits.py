@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -10,8 +11,7 @@ import torch
 
 from isthmus.discovery import _fits as fits
 from isthmus.discovery._fits import Fit, minibatch_fit, narrow, quasi_newton_fit, rewaist, unroll, weigh
-from isthmus.discovery._walk import copy_of
-from isthmus.networks import FullyConnected, Hourglass
+from isthmus.networks import FullyConnected
 from made import hourglass
 from tools import assert_close, gaussian, orthogonal, random_net
 
@@ -19,7 +19,9 @@ from tools import assert_close, gaussian, orthogonal, random_net
 def linear_hourglass(B, *, d_in=5, seed=0):
     """A random linear encoder; the linear decoder z → Bz + 1."""
     encoder = random_net((d_in, B.shape[1]), 1.0, seed=seed)
-    return Hourglass(encoder, FullyConnected.from_weights([B], [torch.ones(len(B), dtype=B.dtype)], slope=1.0))
+    return FullyConnected.joined(
+        encoder, FullyConnected.from_weights([B], [torch.ones(len(B), dtype=B.dtype)], slope=1.0)
+    )
 
 
 def test_weights_of_a_linear_decoder():
@@ -70,7 +72,7 @@ def test_a_dead_coordinate_weighs_nothing():
 def test_another_waist_keeps_the_function(dims, balanced):
     net = hourglass(*dims)
     X = gaussian(60, dims[0][0], seed=4)
-    k = net.rank
+    k = net.dims[net.waist]
     into = gaussian(k, k, seed=5)
     other = rewaist(net, into, torch.linalg.inv(into), gaussian(k, seed=6), balanced=balanced)
     reason = "an inverse in between"
@@ -101,7 +103,7 @@ def test_narrowing_drops_the_least_important(rank):
     X = gaussian(60, 5, seed=4)
     F = net(X).detach()
     small = narrow(net, X, rank)
-    assert small.rank == rank
+    assert small.dims[small.waist] == rank
     s = torch.linalg.svdvals(F - F.mean(0))
     assert_close(((small(X) - F) ** 2).sum(), (s[rank:] ** 2).sum())
 
@@ -126,7 +128,7 @@ def hourglass_like_identity():
         FullyConnected.from_weights([double(wide), double(back)], [torch.zeros(16).double(), torch.zeros(2).double()])
         for _ in range(2)
     )
-    return Hourglass(*parts)
+    return FullyConnected.joined(*parts)
 
 
 def test_unrolling_where_there_is_nothing_to_unroll():
@@ -157,11 +159,11 @@ def test_minibatches_never_make_it_worse():
     X = gaussian(50, 5)
     Y = X @ orthogonal(5, 4)
     good = quasi_newton_fit(hourglass(), X, Y, 1e-2, steps=60, scale=1.0)
-    before = copy_of(good.network)
-    after = minibatch_fit(copy_of(good.network), X, Y, 1e-2, 1e3, scale=1.0, seed=0)
+    before = copy.deepcopy(good.network)
+    after = minibatch_fit(copy.deepcopy(good.network), X, Y, 1e-2, 1e3, scale=1.0, seed=0)
     assert isinstance(after, Fit)
     assert after.loss <= good.loss * (1 + 1e-12)
     assert all(torch.equal(p, q) for p, q in zip(after.network.parameters(), before.parameters()))
     poor = hourglass()
-    better = minibatch_fit(copy_of(poor), X, Y, 1e-2, 1e-2, scale=1.0, seed=0)
+    better = minibatch_fit(copy.deepcopy(poor), X, Y, 1e-2, 1e-2, scale=1.0, seed=0)
     assert better.cost < float(((poor(X) - Y) ** 2).sum(1).mean().detach())

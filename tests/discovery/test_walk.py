@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,6 @@ from isthmus.discovery._walk import (
     Stages,
     _fresh,
     _from_random,
-    copy_of,
     refine,
     slack,
     walk,
@@ -53,7 +54,7 @@ def levels(data):
 
 def test_from_wide_to_one(levels):
     assert [level.rank for level in levels] == [WIDE, 3, 2, 1]
-    assert [level.fit.network.rank for level in levels] == [WIDE, 3, 2, 1]
+    assert [level.fit.network.dims[level.fit.network.waist] for level in levels] == [WIDE, 3, 2, 1]
     assert levels[0].start == "fresh"
     # From 16 to 3 at once is tried again one by one, and from random weights, as 3 must suffice; on the first that does
     # not suffice the answer hangs.
@@ -90,7 +91,7 @@ def test_coordinates_that_went_at_once_go_one_by_one(data, monkeypatch):
     asked = []
 
     def spy(net, X, rank):
-        asked.append((net.rank, rank))
+        asked.append((net.dims[net.waist], rank))
         return narrow(net, X, rank)
 
     monkeypatch.setattr("isthmus.discovery._walk.narrow", spy)
@@ -132,7 +133,7 @@ def test_slack():
 
 def test_a_copy_is_its_own():
     net = hourglass()
-    twin = copy_of(net)
+    twin = copy.deepcopy(net)
     with torch.no_grad():
         twin.weights[0].zero_()
     assert bool(net.weights[0].any())

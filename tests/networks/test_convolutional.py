@@ -12,7 +12,7 @@ from conv_nets import OPTIONS, conv
 from isthmus import ConvolutionalNet, IsthmusError
 from isthmus.measures import filter_spectra
 from isthmus.networks._convolutional import convolve, convolve_in_frequency
-from isthmus.trace import Layered, activate
+from isthmus.trace import activate
 from tools import assert_close, gaussian, generator
 
 
@@ -118,7 +118,7 @@ def test_an_ordinary_module():
     assert torch.equal(net(X), other(X))
     assert "size=4×4" in repr(net) and "head='flatten'" in repr(net)
     # Its filters are no matrices: what measures weight matrices must not take it for a fully connected network.
-    assert not isinstance(net, Layered)
+    assert not hasattr(net, "Ws")
     assert net.to_torch().training and not copy.deepcopy(net).eval().to_torch().training
 
 

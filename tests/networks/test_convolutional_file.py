@@ -7,10 +7,11 @@ import tracemalloc
 import pytest
 import torch
 from conv_nets import OPTIONS, conv
+from old_files import old_parts
 
 import isthmus
 from isthmus import FileFormatError, IsthmusError
-from isthmus.networks._convolutional import from_parts, to_parts
+from isthmus.networks._network import from_parts, to_parts
 from tools import gaussian
 
 
@@ -31,9 +32,10 @@ def test_round_trip(tmp_path, options, dtype):
     assert torch.equal(net(X), back(X)) and all(p.requires_grad for p in back.parameters())
 
 
-def changed(**changes):
+def changed(old, **changes):
     """Parts of a good file with some of its configuration or tensors replaced; None takes a tensor away."""
-    config, tensors = to_parts(conv(head="mean", outputs=2, filter_size=3))
+    net = conv(head="mean", outputs=2, filter_size=3)
+    config, tensors = old_parts(net)[1:] if old else to_parts(net)
     for key, value in changes.items():
         if key in config or key == "surplus":
             config[key] = value
@@ -51,51 +53,70 @@ ZEROS = torch.zeros(3, 2, 3, 3, dtype=torch.float64)
     ("changes", "message"),
     [
         ({"surplus": 1}, "must have the keys"),
-        ({"channels": [2, 3, 2]}, "`filter_sizes` must be a list of 2"),
+        ({"channels": [2, 3, 2]}, "`filter_size` must be one number, or 2"),
         ({"channels": [2, 4, 2, 1]}, r"tensor 'filters.0' must have shape \(4, 2, 3, 3\)"),
         ({"channels": [2, 3, 2, 2**60]}, r"`channels\[3\]`"),
-        ({"channels": "2321"}, "`channels` must be a list"),
+        ({"channels": "2321"}, r"`channels\[0\]` must be an integer"),
         ({"channels": [2, True, 2, 1]}, r"`channels\[1\]`"),
-        ({"size": []}, "`size` must be a list"),
-        ({"size": [4, 4, 4]}, "`size` must be a list"),
-        ({"size": [4.0, 4]}, r"`size\[0\]`"),
-        ({"size": [2, 2]}, r"`filter_sizes\[0\]` must be that of the images"),
-        ({"size": [4]}, r"`filter_sizes\[0\]` must be a list of 1 to 1"),
-        ({"filter_sizes": [[3, 2], [3, 3], [3, 3]]}, r"`filter_sizes\[0\]` must be that of the images"),
-        ({"filter_sizes": [[4, 4], [3, 3], [3, 3]]}, r"'filters.0' must have shape \(3, 2, 4, 4\)"),
-        ({"filter_sizes": 3}, "`filter_sizes` must be a list"),
+        ({"size": []}, r"`size` must be n, \(n,\) or \(n, m\)"),
+        ({"size": [4, 4, 4]}, r"`size` must be n, \(n,\) or \(n, m\)"),
+        ({"size": [4.0, 4]}, "`size` must be an integer in .* Got float 4.0"),
+        ({"size": [2, 2]}, r"`filter_size\[0\]` must be an integer in \[1, 2\]"),
+        ({"size": [4]}, r"'filters.0' must have shape \(3, 2, 3\)"),
         ({"slope": 3}, "`slope`"),
         ({"bias": "1"}, "`bias`"),
         ({"bias": 0.0}, "'biases.0' too many"),
-        ({"head": None}, "`outputs` must be null"),
+        ({"head": None}, "`outputs` must be given with a head, and only then"),
         ({"head": "max"}, "`head` must be one of"),
         ({"head": "flatten"}, r"'head_weight' must have shape \(2, 16\)"),
         ({"outputs": 10**12}, "`outputs`"),
         ({"outputs": 3}, r"'head_weight' must have shape \(3, 1\)"),
         ({"dtype": ["float64"]}, "`dtype` must be one of"),
-        ({"dtype": "float32"}, "and dtype float32"),
+        ({"dtype": "float32"}, "and dtype torch.float32"),
         ({"filters__0": ZEROS.float()}, "tensor 'filters.0'"),
         ({"filters__0": ZEROS[:2]}, "tensor 'filters.0'"),
         ({"head_bias": None}, "'head_bias' missing"),
         ({"filters__3": ZEROS}, "'filters.3' too many"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes, message):
+@pytest.mark.parametrize("old", [True, False])
+def test_what_does_not_fit_is_refused(old, changes, message):
     with pytest.raises(IsthmusError, match=message):
-        from_parts(*changed(**changes))
+        from_parts(isthmus.ConvolutionalNet, *changed(old, **changes))
 
 
-def test_no_memory_for_a_hostile_size():
-    config, tensors = changed(size=[2**20, 2**20], filter_sizes=[[2**20, 2**20]] * 3)
+@pytest.mark.parametrize(
+    ("old", "changes", "message"),
+    [
+        (True, {"filter_sizes": [[3, 2], [3, 3], [3, 3]]}, "`filter_sizes` must be those of the images, or equal"),
+        (True, {"filter_sizes": [[4, 4], [3, 3], [3, 3]]}, r"'filters.0' must have shape \(3, 2, 4, 4\)"),
+        (True, {"filter_sizes": [[3], [3], []]}, "`filter_sizes` must be those of the images, or equal"),
+        (True, {"filter_sizes": 3}, "`filter_sizes` must be a list"),
+        (False, {"filter_size": [[3, 2], 3, 3]}, r"`filter_size\[0\]`"),
+        (False, {"filter_size": [None, 3, 3]}, r"'filters.0' must have shape \(3, 2, 4, 4\)"),
+        (False, {"filter_size": 3}, "must have the keys and values"),
+        (False, {"filter_size": "3"}, "`filter_size"),
+    ],
+)
+def test_sizes_of_filters_that_do_not_fit(old, changes, message):
+    with pytest.raises(IsthmusError, match=message):
+        from_parts(isthmus.ConvolutionalNet, *changed(old, **changes))
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_no_memory_for_a_hostile_size(old):
+    wide = {"filter_sizes": [[2**20, 2**20]] * 3} if old else {"filter_size": [None] * 3}
+    config, tensors = changed(old, size=[2**20, 2**20], **wide)
     tracemalloc.start()
     with pytest.raises(IsthmusError, match=r"'filters.0' must have shape"):
-        from_parts(config, tensors)
+        from_parts(isthmus.ConvolutionalNet, config, tensors)
     assert tracemalloc.get_traced_memory()[1] < 10**6
     tracemalloc.stop()
 
 
 def test_a_good_file_and_a_broken_one(tmp_path):
-    assert isinstance(from_parts(*changed()), isthmus.ConvolutionalNet)
+    for old in (True, False):
+        assert isinstance(from_parts(isthmus.ConvolutionalNet, *changed(old)), isthmus.ConvolutionalNet)
     net = conv()
     net.filters[0] = torch.nn.Parameter(torch.zeros(1, 2, 4, 4, dtype=torch.float64))
     with pytest.raises(IsthmusError, match="'filters.0'"):

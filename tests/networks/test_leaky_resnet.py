@@ -116,8 +116,10 @@ def test_fixed_maps_are_isometries_and_no_parameters():
 def test_adapt_moves_the_steps_and_not_the_weights():
     net, X = leaky(steps="adaptive", layers=8), gaussian(40, 4)
     before, lengths, parameters = net.Ws, net.rho, [p.detach().clone() for p in net.parameters()]
-    factors = net.adapt(X)
-    assert len(factors) == 8 and not torch.equal(net.rho, lengths)
+    found = net.adapt(X)
+    assert list(found) == list(net.parameters()) and not torch.equal(net.rho, lengths)
+    factors = [found[step.weight] for step in net.stages]
+    assert factors == [found[step.bias] for step in net.stages] and len(factors) == 8
     for old, new in zip(before, net.Ws):
         assert_close(new, old)
     assert_close(torch.tensor(factors, dtype=torch.float64), (net.rho / lengths).sqrt())
@@ -150,7 +152,7 @@ def test_adapt_evens_out_the_distances():
 def test_other_steps_stay(steps):
     net = leaky(steps=steps)
     before = net.rho
-    assert net.adapt(gaussian(9, 4)) == [] and torch.equal(net.rho, before)
+    assert net.adapt(gaussian(9, 4)) == {} and torch.equal(net.rho, before)
 
 
 def test_adapt_without_anything_to_measure():

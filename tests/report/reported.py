@@ -17,9 +17,9 @@ from isthmus.diagnosis import Diagnosis, Isthmus, LayerDiagnosis, Spectrum, Weig
 from isthmus.diagnosis import Evidence as Counted
 from isthmus.diagnosis._ranks import Evidence
 from isthmus.discovery import Discovery, RankProfile
-from isthmus.discovery._maps import ConstantMap, Encoder, Sensitivity
+from isthmus.discovery._maps import ConstantMap, Sensitivity
 from isthmus.measures import Reading
-from isthmus.networks import FullyConnected
+from isthmus.networks import FullyConnected, Standardized
 from isthmus.runs import Outcome, Run
 from tools import SEED, random_net
 
@@ -303,4 +303,4 @@ def _encoder(inputs, rank):
     net = random_net((inputs, 8, rank)).requires_grad_(False)
     assert isinstance(net, FullyConnected)
     shift, scale = torch.zeros(inputs, dtype=torch.float64), torch.ones(inputs, dtype=torch.float64)
-    return Encoder(shift, scale, net).requires_grad_(False)
+    return Standardized(net, shift, scale).requires_grad_(False)

@@ -11,8 +11,8 @@ import torch
 
 import isthmus
 from isthmus.cli import discovery_folder, main
-from isthmus.cli.compress import network_of
-from isthmus.discovery._maps import Encoder
+from isthmus.cli.compress import network_in
+from isthmus.networks import Standardized
 from reported import constant, discovery
 from tools import assert_close, gaussian, generator, random_net
 
@@ -71,13 +71,13 @@ def test_columns_are_taken_by_name(tmp_path, monkeypatch, capsys):
 def test_the_whole_of_a_discovery_is_its_prediction(bias):
     """By the maps of the discovery, and by the network made of them."""
     scale = 0.5 + torch.rand(4, generator=generator(2), dtype=torch.float64)
-    encoder = Encoder(gaussian(1, 4)[0], scale, random_net([4, 7, 2], bias=bias, slope=0.1))
+    encoder = Standardized(random_net([4, 7, 2], bias=bias, slope=0.1), gaussian(1, 4)[0], scale)
     found = discovery(encoder=encoder, fill=np.zeros(4))
-    whole, notes = network_of(found)
+    whole, notes = network_in(found)
     X = gaussian(15, 4)
     with torch.no_grad():
         assert_close(whole(X), torch.from_numpy(found.predict(X.numpy())))
-    assert whole.slopes == (0.1, 1.0, 0.0) and whole.linear == (0, 2, 0) and "fill them in first" in notes[1]
+    assert whole.network.slopes == (0.1, 1.0, 0.0) and "fill them in first" in notes[1]
 
 
 def test_constants_have_no_layers(tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ import time
 from isthmus._live import LIVE
 from isthmus.discovery._fits import Fit
 from isthmus.discovery._walk import Stages
-from isthmus.networks import Hourglass
+from isthmus.networks import FullyConnected
 from isthmus.serving import Watcher
 from isthmus.serving import server as serving
 from tools import generator
@@ -44,7 +44,7 @@ def write_record(folder, *lines, age=0.0):
 
 def write_stage(folder, name, rank=3, loss=0.25, norm=12.0):
     """A training of a small network, as a discovery keeps it; gives the network."""
-    net = Hourglass.fresh([6, 8, rank], [rank, 8, 5], generator=generator(rank))
+    net = FullyConnected.hourglass([6, 8, rank], [rank, 8, 5], generator=generator(rank))
     Stages(folder, "identity").write(name, Fit(net, loss, loss, norm, 0.0, "at rest"))
     return net
 

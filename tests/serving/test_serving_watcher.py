@@ -159,7 +159,7 @@ def test_trainings_are_read_once_and_rightly(tmp_path, monkeypatch):
     assert (three.loss, three.norm_per_depth) == (0.25, 3.0)
     for stage, net in ((wide, nets["main-wide"]), (three, nets["main-3"])):
         m = net.waist
-        expected = torch.linalg.svdvals((net.Ws[m] @ net.Ws[m - 1]).detach().double())[: net.rank]
+        expected = torch.linalg.svdvals((net.Ws[m] @ net.Ws[m - 1]).detach().double())[: net.dims[m]]
         assert_close(torch.tensor(stage.values[: len(expected)]), expected[: len(stage.values)], rtol=1e-6, atol=1e-9,
                      reason="the product is taken in float32 here, in float64 there")  # fmt: skip
     assert three.in_use == 3

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 
 from isthmus import ConvergenceWarning
 from isthmus.training import Phase, TrainingResult, train
+from isthmus.training._objective import Stack
+from isthmus.training._requests import drive
 from tools import gaussian, random_net
 
 
@@ -27,6 +30,17 @@ def quiet(net, X, Y, **options) -> TrainingResult:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return train(net, X, Y, **{"ridge": 1e-3, **options})
+
+
+def objective_of(net, X, Y, loss="mse", **options) -> Any:
+    """The regularised loss of one network: a stack of one."""
+    return Stack([net], [X], [Y], loss, **options).objectives[0]
+
+
+def take(steps):
+    """One step of an optimiser, for one network alone."""
+    with torch.no_grad():
+        return drive([steps])[0]
 
 
 def weights(net):

@@ -7,13 +7,13 @@ from functools import partialmethod
 import pytest
 import torch
 
+from isthmus.networks import _direct as direct
+from isthmus.networks._direct import ONE_THREAD, ROWS_PER_BLOCK, Rows, Shares, as_one, block_count, equal_runs, views
+from isthmus.networks._fully_connected import DirectChain
 from isthmus.training import Phase
-from isthmus.training import _direct as direct
-from isthmus.training._blocks import ONE_THREAD, ROWS_PER_BLOCK, Rows, Shares, block_count, runs, stacked, views
-from isthmus.training._flat import FlatObjective
+from isthmus.training._first_order import FirstOrder
 from isthmus.training._lbfgs import LBFGS
-from isthmus.training._optimisers import FirstOrder
-from small import quiet
+from small import objective_of, quiet
 from test_direct import agree, both_ways, chain, data, hourglass, leaky
 from tools import assert_close, gaussian, random_net
 
@@ -39,7 +39,7 @@ def blocks(request, monkeypatch):
 def test_the_gradient_is_autograds(make, rows, blocks):
     net = make()
     X, Y = data(net, rows)
-    assert FlatObjective(net, X, Y, "mse").direct.blocks == blocks
+    assert objective_of(net, X, Y, "mse").direct.blocks == blocks
     agree(*both_ways(net, X, Y))
     agree(*both_ways(net, X, torch.arange(rows) % 3, "cross_entropy"))
 
@@ -51,7 +51,7 @@ def test_in_chunks_of_unequal_length_and_for_a_batch(make, blocks):
     X, Y = data(net)
     agree(*both_ways(net, X, Y, rows=10))
     agree(*both_ways(net, X, Y, rows=10, batch=torch.tensor([3, 3, 17, 36, 0])))
-    assert FlatObjective(net, X, Y, "mse").direct.blocks == blocks
+    assert objective_of(net, X, Y, "mse").direct.blocks == blocks
 
 
 def test_inputs_that_are_not_contiguous(blocks):
@@ -85,7 +85,7 @@ def two_threads():
 def test_small_networks_are_trained_on_one_thread(method, rows, expected, two_threads, monkeypatch):
     """Gradients and what an optimiser does with them; afterwards the number of threads is as it was."""
     seen = []
-    for kind, name in ((direct.DirectChain, "_head"), (FirstOrder, "step"), (LBFGS, "step")):
+    for kind, name in ((DirectChain, "_head"), (FirstOrder, "step"), (LBFGS, "step")):
         old = getattr(kind, name)
         spy = partialmethod(lambda self, old, *a: (seen.append(torch.get_num_threads()), old(self, *a))[1], old)
         monkeypatch.setattr(kind, name, spy)
@@ -98,9 +98,11 @@ def test_small_networks_are_trained_on_one_thread(method, rows, expected, two_th
 def test_threads_are_as_before_where_a_gradient_raises(two_threads):
     net = chain()
     X, Y = data(net)
-    objective = FlatObjective(net, X, Y[:, :2], "mse")
-    with pytest.raises(RuntimeError), objective.attached():
-        objective(0.1)
+    objective = objective_of(net, X, Y[:, :2], "mse")
+    inside = []
+    with pytest.raises(RuntimeError), objective.attached(), objective.stack.threads():
+        inside.append(torch.get_num_threads()) or objective(0.1)
+    assert inside == [1]
     assert torch.get_num_threads() == 2
 
 
@@ -121,7 +123,7 @@ def test_equal_layers_are_summed_together():
     shapes = [(6, 5), (6, 6), (6, 6), (3, 6), (3, 3), (3, 3)]
     flat = torch.zeros(sum(n * m for n, m in shapes))
     parts = views(flat, [torch.empty(shape) for shape in shapes])
-    assert runs(parts) == [(0, 1), (1, 3), (3, 4), (4, 6)]
+    assert equal_runs(parts) == [(0, 1), (1, 3), (3, 4), (4, 6)]
     shares = Shares([parts], 2)
     assert [len(place) for place, _ in shares.sums] == [1, 2, 1, 2]
     for index, own in enumerate(shares.kinds[0]):
@@ -134,8 +136,8 @@ def test_equal_layers_are_summed_together():
 def test_tensors_at_equal_distances_are_one_tensor():
     flat = torch.arange(24.0)
     parts = [flat[i : i + 4].view(2, 2) for i in (0, 6, 12, 18)]
-    assert runs(parts) == [(0, 4)]
-    assert torch.equal(stacked(parts), torch.stack(parts))
-    assert runs([flat[0:4], flat[6:10], flat[11:15]]) == [(0, 2), (2, 3)]
-    assert runs([flat[0:4], flat[0:4].clone()]) == [(0, 1), (1, 2)]
-    assert runs([]) == []
+    assert equal_runs(parts) == [(0, 4)]
+    assert torch.equal(as_one(parts), torch.stack(parts))
+    assert equal_runs([flat[0:4], flat[6:10], flat[11:15]]) == [(0, 2), (2, 3)]
+    assert equal_runs([flat[0:4], flat[0:4].clone()]) == [(0, 1), (1, 2)]
+    assert equal_runs([]) == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 import torch
 
 from isthmus import IsthmusError, NumericalWarning
 from isthmus.training import Phase
-from isthmus.training._checkpoint import Checkpoints, Snapshot, fingerprint
+from isthmus.training._checkpoint import Checkpoints, TrainingState, identity_of_training
 from small import network, quiet, same_bits, task, weights
 from tools import gaussian
 
@@ -17,8 +18,12 @@ NAMES = ("checkpoint-even.safetensors", "checkpoint-odd.safetensors")
 PHASES = [Phase("adam", 8, 1e-2, batch_size=16), Phase("lbfgs", 6)]
 
 
+def read(folder) -> Any:
+    return Checkpoints(folder, "f").read()
+
+
 def snapshot(i):
-    return Snapshot({"theta": torch.full((3,), float(i)), "S": torch.zeros(0, 3)}, {"step": i, "x": repr(0.1 * i)})
+    return TrainingState({"theta": torch.full((3,), float(i)), "S": torch.zeros(0, 3)}, {"step": i, "x": repr(0.1 * i)})
 
 
 def damage(path, how):
@@ -39,7 +44,7 @@ def test_the_last_two_are_kept(tmp_path):
     for i in range(5):
         checkpoints.write(snapshot(i))
         assert sorted(p.name for p in checkpoints.folder.iterdir()) == sorted(NAMES[: min(i + 1, 2)])
-        found = Checkpoints(checkpoints.folder, "f").read()
+        found = read(checkpoints.folder)
         assert found.numbers == {"step": i, "x": repr(0.1 * i)}
         assert found.tensors["theta"].tolist() == [float(i)] * 3
         assert found.tensors["S"].shape == (0, 3)
@@ -54,13 +59,13 @@ def test_a_damaged_newest_falls_back_to_the_other(tmp_path, how):
     for i in range(4):
         checkpoints.write(snapshot(i))
     damage(tmp_path / NAMES[1], how)
-    again = Checkpoints(tmp_path, "f")
+    again: Any = Checkpoints(tmp_path, "f")
     assert again.read().numbers["step"] == 2
     # The next write replaces the damaged file, not the good one.
     again.write(snapshot(9))
-    assert Checkpoints(tmp_path, "f").read().numbers["step"] == 9
+    assert read(tmp_path).numbers["step"] == 9
     damage(tmp_path / NAMES[1], how)
-    assert Checkpoints(tmp_path, "f").read().numbers["step"] == 2
+    assert read(tmp_path).numbers["step"] == 2
 
 
 def test_damaged_older_file_does_not_matter(tmp_path):
@@ -68,7 +73,7 @@ def test_damaged_older_file_does_not_matter(tmp_path):
     for i in range(4):
         checkpoints.write(snapshot(i))
     damage(tmp_path / NAMES[0], "half")
-    assert Checkpoints(tmp_path, "f").read().numbers["step"] == 3
+    assert read(tmp_path).numbers["step"] == 3
 
 
 def test_both_damaged_starts_anew_with_a_warning(tmp_path):
@@ -142,8 +147,8 @@ def test_foreign_files_stay(tmp_path):
 
 def test_fingerprint_depends_on_everything():
     net, X = network(), gaussian(4, 4)
-    base = fingerprint({"a": 1}, net, [X])
-    assert base == fingerprint({"a": 1}, network(), [X.clone()])
-    assert base != fingerprint({"a": 2}, net, [X])
-    assert base != fingerprint({"a": 1}, net, [X.float()])
-    assert base != fingerprint({"a": 1}, net, [X.view(2, 8)])
+    base = identity_of_training({"a": 1}, net, [X])
+    assert base == identity_of_training({"a": 1}, network(), [X.clone()])
+    assert base != identity_of_training({"a": 2}, net, [X])
+    assert base != identity_of_training({"a": 1}, net, [X.float()])
+    assert base != identity_of_training({"a": 1}, net, [X.view(2, 8)])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from isthmus import LeakyResNet
-from isthmus.networks import Hourglass
-from isthmus.training._direct import DirectChain, DirectLeaky, direct_for
-from isthmus.training._flat import FlatObjective
+from isthmus import FullyConnected, LeakyResNet
+from isthmus.networks._fully_connected import DirectChain
+from isthmus.networks._leaky_resnet import DirectLeaky
+from isthmus.networks._network import hooks_of
+from small import objective_of
 from tools import assert_close, gaussian, generator, random_net
 
 DIMS = [(5, 7, 3), (3, 1), (4, 9, 5, 3, 3, 1), (2, 3, 80, 3, 2), (5, 6, 6, 6, 3, 3, 3)]
@@ -17,7 +21,7 @@ DIMS = [(5, 7, 3), (3, 1), (4, 9, 5, 3, 3, 1), (2, 3, 80, 3, 2), (5, 6, 6, 6, 3,
 
 def hourglass(slope=0.0, bias=1.0, *, dtype=torch.float64):
     parts = (((5, 7, 2), 0), ((2, 6, 3), 1))
-    return Hourglass(*(random_net(dims, slope, bias, seed=seed, dtype=dtype) for dims, seed in parts))
+    return FullyConnected.joined(*(random_net(dims, slope, bias, seed=seed, dtype=dtype) for dims, seed in parts))
 
 
 def leaky(slope=0.0, bias=1.0, *, layers=5, embed="fixed", dtype=torch.float64, steps="irregular", width=12):
@@ -33,8 +37,8 @@ def chain():
     return random_net((5, 40, 40, 3))
 
 
-def data(net, rows=37, *, dtype=torch.float64):
-    d_in, d_out = (net.d_in, net.d_out) if isinstance(net, LeakyResNet) else (net.dims[0], net.dims[-1])
+def data(net: Any, rows=37, *, dtype=torch.float64):
+    d_in, d_out = net.d_in, net.d_out
     return gaussian(rows, d_in, seed=2, dtype=dtype), gaussian(rows, d_out, seed=3, dtype=dtype)
 
 
@@ -42,8 +46,8 @@ def both_ways(net, X, Y, loss="mse", *, rows=None, batch=None):
     """Values by the direct route and by autograd, at the same parameters."""
     found = []
     for kind in (DirectChain if not isinstance(net, LeakyResNet) else DirectLeaky, type(None)):
-        objective = FlatObjective(net, X, Y, loss)
-        objective.rows = rows or objective.rows
+        objective = objective_of(net, X, Y, loss)
+        objective.stack.rows = rows or objective.stack.rows
         objective.direct = objective.direct if kind is not type(None) else None
         assert isinstance(objective.direct, kind)
         with objective.attached():
@@ -69,14 +73,14 @@ def agree(one, other, dtype=torch.float64):
 def test_chains(dims, slope, bias, dtype):
     net = random_net(dims, slope, bias, dtype=dtype)
     X, Y = data(net, dtype=dtype)
-    agree(*both_ways(net, X, Y), dtype)
-    agree(*both_ways(net, X, torch.arange(len(X)) % dims[-1], "cross_entropy"), dtype)
+    agree(*both_ways(net, X, Y), dtype=dtype)
+    agree(*both_ways(net, X, torch.arange(len(X)) % dims[-1], "cross_entropy"), dtype=dtype)
 
 
 def test_inputs_are_taken_anew_when_they_are_others():
     net = chain()
     X, Y = data(net)
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     with objective.attached():
         found = [objective.direct.add(A, Y, 1.0, first=True) for A in (X, 2.0 * X, X)]
     assert found[0] == found[2] != found[1]
@@ -97,13 +101,13 @@ def test_leaky_resnets(slope, bias, embed, layers, width):
     X, Y = data(net)
     agree(*both_ways(net, X, Y))
     agree(*both_ways(net, X, torch.softmax(Y, 1), "cross_entropy"))
-    agree(*both_ways(leaky(slope, bias, dtype=torch.float32, **options), X.float(), Y.float()), torch.float32)
+    agree(*both_ways(leaky(slope, bias, dtype=torch.float32, **options), X.float(), Y.float()), dtype=torch.float32)
 
 
 def test_leaky_resnets_follow_steps_that_change():
     net = leaky(steps="adaptive")
     X, Y = data(net)
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     with objective.attached():
         before = objective(0.0).gradient
         net.adapt(X)
@@ -130,10 +134,10 @@ def test_in_several_chunks_and_for_a_batch(make, rows):
 def test_twice_half_is_once(make):
     net = make()
     X, Y = data(net, 8)
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     with objective.attached():
         once = objective(0.0)
-        halves = sum(objective.direct.add(X, Y, 0.5, first=first) for first in (True, False))
+        halves = sum(objective.direct.add(X, Y, 0.5, first=first)[0] for first in (True, False))
         assert_close(halves, once.loss)
         assert_close(objective.buffer, once.gradient)
 
@@ -148,7 +152,7 @@ def test_the_derivative_of_a_relu_at_zero_is_zero():
     assert not bool(one.cost_gradient[:5].any())
 
 
-class Shifted(Hourglass):
+class Shifted(FullyConnected):
     def forward(self, X):
         return super().forward(X) + 1.0
 
@@ -156,28 +160,32 @@ class Shifted(Hourglass):
 def test_where_the_direct_way_must_not_be_taken():
     frozen = hourglass()
     frozen.weights[1].requires_grad_(False)
-    shifted = Shifted(random_net((5, 2)), random_net((2, 3)))
-    others = (frozen, shifted, hourglass(slope=-1.0), hourglass(bias=0.3), leaky(slope=-0.5), nn.Linear(5, 3))
+    shifted = Shifted.joined(random_net((5, 2)), random_net((2, 3)))
+    some = FullyConnected((5, 7, 6, 3), linear=(3, 0), dtype=torch.float64, generator=generator())
+    uneven = FullyConnected((5, 7, 6, 3), biased=(True, False, True), dtype=torch.float64, generator=generator())
+    others = (frozen, shifted, hourglass(slope=-1.0), some, uneven, leaky(slope=-0.5), nn.Linear(5, 3))
     for net in others:
         views = [p.detach() for p in net.parameters()]
-        assert direct_for(net, "mse", views, views, 4) is None
+        assert hooks_of(net).direct("mse", views, views, 4) is None
     # And the gradients there are right.
     X, Y = gaussian(9, 5), gaussian(9, 3, seed=1)
-    for net in others[:4]:
-        objective = FlatObjective(net, X, Y, "mse")
+    for net in (*others[:5], hourglass(bias=0.3)):
+        objective = objective_of(net, X, Y, "mse")
         with objective.attached():
             found = objective(0.0).gradient
-        twin = Shifted(net.encoder(), net.decoder()) if net is shifted else Hourglass(net.encoder(), net.decoder())
+        twin = copy.deepcopy(net)
         ((twin(X) - Y) ** 2).sum(1).mean().backward()
-        wanted = [p.grad.reshape(-1) for p, q in zip(twin.parameters(), net.parameters()) if q.requires_grad]
+        wanted = [p.grad.reshape(-1) for p in twin.parameters() if p.grad is not None]
         assert_close(found, torch.cat(wanted))
+    # Any amount of bias goes the direct way.
+    assert isinstance(objective_of(hourglass(bias=0.3), X, Y).direct, DirectChain)
 
 
 def test_no_memory_is_taken_in_a_step():
     """The buffers of a second evaluation are those of the first."""
     net = chain()
     X, Y = data(net, 300)
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     places = []
     with objective.attached():
         for _ in range(2):
@@ -189,12 +197,18 @@ def test_no_memory_is_taken_in_a_step():
 
 def test_a_gradient_written_into_given_memory():
     net = chain()
-    objective = FlatObjective(net, *data(net), "mse")
-    room = torch.empty_like(objective.theta)
+    objective = objective_of(net, *data(net), "mse")
+    room = objective.spare
     with objective.attached():
-        whole, found = objective(0.3), objective(0.3, into=room)
+        whole, found = objective(0.3), objective(0.3, fleeting=True)
     assert found.gradient is room
     assert (found.loss, found.cost, found.norm) == (whole.loss, whole.cost, whole.norm)
     assert torch.equal(room, whole.gradient)
     assert torch.equal(found.cost_gradient, whole.cost_gradient)
     assert found.cost_gradient.data_ptr() != whole.cost_gradient.data_ptr()
+    # The next one overwrites it, and leaves alone what was no such value.
+    kept = whole.gradient.clone()
+    with objective.attached():
+        again = objective(0.2, fleeting=True)
+    assert again.gradient is room
+    assert not torch.equal(room, kept) and torch.equal(whole.gradient, kept)

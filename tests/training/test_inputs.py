@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -64,7 +66,7 @@ def test_narrow_with_a_frozen_parameter_is_refused():
 
 
 def test_looking_at_the_outputs_changes_nothing():
-    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
+    net: Any = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
     mean = net[1].running_mean.clone()
     with pytest.raises(IsthmusError):
         train(net, gaussian(40, 4), gaussian(40, 7), ridge=1e-3)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from isthmus import FullyConnected
 from isthmus.training import Phase
 from isthmus.training import _lbfgs as lbfgs
-from isthmus.training._flat import FlatObjective, Value
 from isthmus.training._lbfgs import LBFGS
-from isthmus.training._metric import metric_for
-from small import network, task
+from isthmus.training._objective import Value
+from small import network, objective_of, take, task
 from test_optimisers import Quadratic
 from tools import assert_close, gaussian, generator, orthogonal
 
 
-def make(theta, *, metric=None, memory=10):
+def make(theta, *, metric=None, memory=10) -> Any:
     return LBFGS(Phase("lbfgs", 1000, memory=memory), theta, metric, generator())
 
 
@@ -32,20 +33,20 @@ def test_exact_on_a_convex_quadratic(n, condition, steps):
     ridge = 0.05
     optimiser = make(objective.theta)
     for step in range(steps):
-        optimiser.step(objective, step, ridge)
+        take(optimiser.step(objective, step, ridge))
     expected = torch.linalg.solve(objective.H + 2 * ridge * torch.eye(n, dtype=torch.float64), objective.c)
     assert_close(objective.theta, expected, rtol=1e-6, atol=1e-7, reason="an iteration stopped after few steps")
 
 
 def test_wolfe_conditions_at_accepted_steps():
-    objective = FlatObjective(network(slope=0.5), *task(), "mse")
+    objective = objective_of(network(slope=0.5), *task(), "mse")
     optimiser = make(objective.theta)
     seen = 0
     search = optimiser._search
 
     def checked(objective, origin, direction, slope, value, first, ridge):
         nonlocal seen
-        found = search(objective, origin, direction, slope, value, first, ridge)
+        found = yield from search(objective, origin, direction, slope, value, first, ridge)
         assert slope < 0
         assert found is not None
         length = float((objective.theta - origin) @ direction / (direction @ direction))
@@ -59,7 +60,7 @@ def test_wolfe_conditions_at_accepted_steps():
     optimiser._search = checked
     with objective.attached():
         for step in range(60):
-            optimiser.step(objective, step, 1e-2)
+            take(optimiser.step(objective, step, 1e-2))
     assert seen == 60
 
 
@@ -67,7 +68,7 @@ def test_moving_ridge_is_exact():
     objective = quadratic(6, 10.0)
     optimiser = make(objective.theta, memory=4)
     for step in range(5):
-        optimiser.step(objective, step, 0.02)
+        take(optimiser.step(objective, step, 0.02))
     S, T = optimiser.pairs.S, optimiser.pairs.T
     assert S.shape == (4, 6)
     assert_close(T, S @ (objective.H + 0.04 * torch.eye(6, dtype=torch.float64)))
@@ -86,11 +87,11 @@ class Kinks(Quadratic):
     def __init__(self, a, theta):
         super().__init__(torch.zeros(0), a, theta)
 
-    def __call__(self, ridge, batch=None):
+    def __call__(self, ridge, batch=None, *, fleeting=False):
         self.evaluations += 1
         cost = 1.0 + float((self.c * self.theta.abs()).sum())
         own = self.c * self.theta.sign()
-        return Value(cost, cost, float(self.theta @ self.theta), own, own).at_ridge(ridge, self.theta)
+        return Value(0.0, cost, float(self.theta @ self.theta), own, own).at_ridge(ridge, self.theta)
 
 
 def test_kinks_end_finished_and_near_the_minimum():
@@ -98,7 +99,7 @@ def test_kinks_end_finished_and_near_the_minimum():
     optimiser = make(objective.theta)
     losses = []
     for step in range(500):
-        losses.append(optimiser.step(objective, step, 0.0).loss)
+        losses.append(take(optimiser.step(objective, step, 0.0)).loss)
         if optimiser.finished:
             break
     assert optimiser.finished
@@ -109,7 +110,7 @@ def test_kinks_end_finished_and_near_the_minimum():
 def test_finished_at_the_minimum_itself():
     objective = Quadratic(torch.eye(2), torch.zeros(2), torch.zeros(2))
     optimiser = make(objective.theta)
-    value = optimiser.step(objective, 0, 0.1)
+    value = take(optimiser.step(objective, 0, 0.1))
     assert optimiser.finished
     assert value.loss == 0.0
     assert objective.theta.tolist() == [0.0, 0.0]
@@ -120,11 +121,11 @@ def test_finished_at_the_minimum_itself():
 def test_loss_never_rises_at_a_fixed_ridge(with_metric, dtype):
     X, Y = task(dtype=dtype)
     net = network(dtype=dtype)
-    objective = FlatObjective(net, X, Y, "mse")
-    metric = metric_for(net, "mse") if with_metric else None
+    objective = objective_of(net, X, Y, "mse")
+    metric = net.metric("mse") if with_metric else None
     optimiser = make(objective.theta, metric=metric)
     with objective.attached():
-        losses = [optimiser.step(objective, step, 1e-2).loss for step in range(80)]
+        losses = [take(optimiser.step(objective, step, 1e-2)).loss for step in range(80)]
     assert all(b <= a for a, b in zip(losses, losses[1:]))
     assert losses[-1] < 0.5 * losses[0]
 
@@ -137,8 +138,8 @@ def test_rebalancing_keeps_the_function_and_lowers_the_norm():
         net.biases[0].mul_(10.0)
         net.weights[1].div_(10.0)
     f = net(X).detach()
-    objective = FlatObjective(net, X, Y, "mse")
-    optimiser = make(objective.theta, metric=metric_for(net, "mse"))
+    objective = objective_of(net, X, Y, "mse")
+    optimiser = make(objective.theta, metric=net.metric("mse"))
     before = float(objective.theta.norm())
     with objective.attached(), torch.no_grad():
         optimiser._rebalance(objective)
@@ -155,10 +156,10 @@ def test_rebalancing_keeps_the_function_and_lowers_the_norm():
 def test_non_finite_weights_are_reported_not_raised():
     X, Y = task()
     net = FullyConnected.from_weights([torch.full((3, 4), float("nan"), dtype=torch.float64)])
-    objective = FlatObjective(net, X, Y, "mse")
-    optimiser = make(objective.theta, metric=metric_for(net, "mse"))
+    objective = objective_of(net, X, Y, "mse")
+    optimiser = make(objective.theta, metric=net.metric("mse"))
     with objective.attached():
-        assert not optimiser.step(objective, 0, 0.1).finite
+        assert not take(optimiser.step(objective, 0, 0.1)).finite
 
 
 def test_memory_is_bounded():
@@ -166,6 +167,6 @@ def test_memory_is_bounded():
         objective = quadratic(5, 10.0)
         optimiser = make(objective.theta, memory=memory)
         for step in range(6):
-            optimiser.step(objective, step, 0.0)
+            take(optimiser.step(objective, step, 0.0))
         assert len(optimiser.pairs.S) == len(optimiser.pairs.T) == len(optimiser.pairs) == memory
     assert lbfgs.REFRESH < lbfgs.REBALANCE

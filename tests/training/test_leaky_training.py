@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import pytest
@@ -9,11 +10,11 @@ import torch
 
 from isthmus import LeakyResNet, mechanics, ridge_from
 from isthmus.measures import momenta, on_kinks, resolved_momenta
+from isthmus.networks._leaky_resnet import LeakyMetric
+from isthmus.networks._network import hooks_of
 from isthmus.training import Phase, default_plan
-from isthmus.training._adaptive import NEWTON_EVERY, adapt, due
-from isthmus.training._flat import FlatObjective
-from isthmus.training._metric import LeakyMetric, metric_for
-from small import quiet, same_bits, task, weights
+from isthmus.training._core import ADAPT_EVERY, Job, _Room, _Training
+from small import objective_of, quiet, same_bits, task, weights
 from tools import assert_close, gaussian, generator
 
 
@@ -32,15 +33,27 @@ def flat(net):
     return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
 
 
+def joined(metric, matrices):
+    """The flat vector, each number from the one place where the layout says it is."""
+    sizes = [M[0].numel() if M.ndim == 3 else M.numel() for M in matrices]
+    found = torch.full((*matrices[0].shape[:-2], sum(sizes)), torch.nan, dtype=torch.float64)
+    for slot, M in zip(metric.layout(), matrices):
+        found[..., slot.weight : slot.weight + slot.outputs * slot.inputs] = M[..., : slot.inputs].flatten(-2)
+        if slot.bias is not None:
+            found[..., slot.bias : slot.bias + slot.outputs] = M[..., -1]
+    return found
+
+
 @pytest.mark.parametrize("embed", ["fixed", "learned"])
 @pytest.mark.parametrize("bias", [0.0, 1.0])
-def test_metric_splits_and_joins(embed, bias):
+def test_metric_finds_its_matrices_in_flat_vectors(embed, bias):
     net = leaky(embed=embed, bias=bias)
-    metric = metric_for(net, "mse")
+    metric = net.metric("mse")
     assert isinstance(metric, LeakyMetric)
     for vector in (flat(net), gaussian(3, len(flat(net)))):
-        assert torch.equal(metric.join(metric.split(vector)), vector)
-    shapes = [tuple(M.shape) for M in metric.split(flat(net))]
+        assert torch.equal(joined(metric, metric.matrices(vector)), vector)
+    shapes = [tuple(M.shape) for M in metric.matrices(flat(net))]
+    assert shapes == [slot.shape for slot in metric.layout()]
     assert shapes[-1] == (6, 6 + int(bias)) and len(shapes) == 5 + (2 if embed == "learned" else 0)
 
 
@@ -50,10 +63,10 @@ def test_metric_factors_are_those_of_autograd(embed):
     net = leaky(embed=embed)
     X = gaussian(20, 4)
     metric = LeakyMetric(net, "mse")
-    found = {number: g.mT @ a for number, a, g in metric.factors(flat(net), X, generator(7))}
-    c = metric.cotangents(net(X).detach(), generator(7))
+    found = {number: g.mT @ a for number, a, g in metric.factors(flat(net), X, [generator(7)])}
+    c = metric.cotangents(net(X).detach(), [generator(7)])
     (net(X) * c).sum().backward()
-    gradients = metric.split(torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None]))
+    gradients = metric.matrices(torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None]))
     assert sorted(found) == list(range(1, len(gradients) + 1))
     for number, expected in enumerate(gradients, start=1):
         assert_close(found[number], expected)
@@ -64,40 +77,55 @@ def test_metric_bounds_the_gauss_newton_matrix_where_factors_are_exact():
     net = leaky(layers=4, d_out=1)
     X = gaussian(1, 4)
     metric = LeakyMetric(net, "mse")
-    metric.refresh(flat(net), X, generator(0))
+    metric.refresh(flat(net), X, [generator(0)])
     net(X).sum().backward()
     J = torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None])
     ridge = 0.1
     gauss_newton = 2.0 * torch.outer(J, J) + 2.0 * ridge * torch.eye(len(J), dtype=torch.float64)
-    inverse = torch.stack([metric.solve(e, ridge) for e in torch.eye(len(J), dtype=torch.float64)])
+    inverse = torch.stack([metric.solve(e[None], [ridge])[0] for e in torch.eye(len(J), dtype=torch.float64)])
     model = torch.linalg.inv((inverse + inverse.mT) / 2)
     assert float(torch.linalg.eigvalsh(model - gauss_newton)[0]) > -1e-9
     metric.coupling = 1.0
-    inverse = torch.stack([metric.solve(e, ridge) for e in torch.eye(len(J), dtype=torch.float64)])
+    inverse = torch.stack([metric.solve(e[None], [ridge])[0] for e in torch.eye(len(J), dtype=torch.float64)])
     assert float(torch.linalg.eigvalsh(torch.linalg.inv((inverse + inverse.mT) / 2) - gauss_newton)[0]) < -1e-3
 
 
 def test_frozen_parameters_have_no_metric():
     net = leaky()
     net.stages[0].weight.requires_grad_(False)
-    assert metric_for(net, "mse") is None
+    assert net.metric("mse") is None
 
 
-def test_when_steps_are_due():
+def test_when_steps_are_due(monkeypatch):
     net = leaky(steps="adaptive", adapt_every=7)
-    assert [s for s in range(20) if due(net, s, newton=False)] == [0, 7, 14]
-    assert due(net, NEWTON_EVERY, newton=True) and not due(net, 7, newton=True)
-    assert not due(leaky(), 0, newton=False) and not due(torch.nn.Linear(2, 2), 0, newton=False)
+    assert net.adapt_interval() == 7
+    assert leaky().adapt_interval() == hooks_of(torch.nn.Linear(2, 2)).adapt_interval() == 0
+    done, original, taken = [], LeakyResNet.adapt, []
+    monkeypatch.setattr(LeakyResNet, "adapt", lambda self, X: (done.append(len(taken)), original(self, X))[1])
+    newton = ADAPT_EVERY + 10
+    # Of each phase the step before which it happens; the last phase is not yet the one at the full ridge.
+    phases = [Phase("gd", 1, 1e-3), Phase("adam", 20, 1e-3), Phase("lbfgs", newton, ridge_start=2.0, ridge_end=2.0)]
+    quiet(net, *task(), ridge=1e-2, phases=phases, callbacks=[taken.append], tolerance=0.0)
+    assert [s - 1 for s in done if s < 21] == [0, 7, 14]
+    assert [s - 21 for s in done if s >= 21] == [0, ADAPT_EVERY]
+    done.clear()
+    quiet(leaky(), *task(), ridge=1e-2, phases=phases[:2])
+    assert not done
 
 
 def test_adapting_keeps_W_and_carries_vectors_over():
     net = leaky(steps="adaptive", embed="learned")
     X, Y = task()
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
+    job = Job(net, X, Y, {"ridge": 1e-2, "loss": "mse", "seed": 0})
     before, Ws = net.rho, [W.detach().clone() for W in net.Ws]
     kept = objective.theta.clone()
     with objective.attached():
-        adapt(objective, [kept])
+        training = _Training(job, 0, _Room([job]), (), math.inf)
+        training.good = kept
+        with torch.no_grad():
+            training.adapt(objective)
+        assert training.good is kept
         assert_close(kept, objective.theta)
     assert float((net.rho - before).abs().max()) > 1e-3
     assert abs(float(net.rho.sum()) - 1.0) < 1e-12
@@ -173,7 +201,7 @@ def test_training_ends_critical_with_a_bottleneck(trained):
     assert abs(plain.residual - result.criteria.gradient) < 1e-9
     resolved = mechanics(net, X, Y, ridge=ridge, kinks=1e-3)
     assert resolved.residual <= plain.residual + 1e-12
-    assert resolved.arrays is not None
+    assert resolved.arrays is not None and plain.arrays is not None
     assert_close(torch.tensor(resolved.arrays.residual_plain), torch.tensor(plain.arrays.residual))
     assert resolved.residual < 0.2
     middle = resolved.arrays.weight_spectra[6] / 4.0

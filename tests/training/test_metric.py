@@ -6,18 +6,23 @@ import pytest
 import torch
 
 from isthmus import FullyConnected
-from isthmus.training import _metric as metric_module
-from isthmus.training._flat import FlatObjective
-from isthmus.training._metric import ChainMetric, KroneckerMetric, metric_for
-from small import network, task
+from isthmus.networks import _metric as metric_module
+from isthmus.networks._fully_connected import ChainMetric
+from isthmus.networks._metric import KroneckerMetric
+from isthmus.networks._network import hooks_of
+from small import network, objective_of, task
 from tools import assert_close, gaussian, generator
 
 
 def refreshed(net, X, loss="mse", seed=0):
     metric = ChainMetric(net, loss)
     theta = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
-    metric.refresh(theta, X, generator(seed))
+    metric.refresh(theta, X, [generator(seed)])
     return metric
+
+
+def solve(metric, vector, ridge):
+    return metric.solve(vector[None], [ridge])[0]
 
 
 def factor(metric, name):
@@ -53,7 +58,7 @@ def test_solve_is_the_dense_inverse(bias, dims):
     metric = refreshed(net, gaussian(30, dims[0]))
     g = gaussian(sum(p.numel() for p in net.parameters()), seed=8)
     ridge = 0.05
-    assert_close(metric.solve(g, ridge), torch.linalg.solve(dense(metric, net, ridge), g))
+    assert_close(solve(metric, g, ridge), torch.linalg.solve(dense(metric, net, ridge), g))
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.0, 0.3])
@@ -68,7 +73,7 @@ def test_input_factors_are_second_moments(bias):
 
 
 def true_hessian(net, X, Y, loss, ridge):
-    objective = FlatObjective(net, X, Y, loss)
+    objective = objective_of(net, X, Y, loss)
     n = len(objective.theta)
     columns = []
     with objective.attached():
@@ -91,16 +96,16 @@ def test_one_linear_layer_gives_newtons_step(bias):
     metric = refreshed(net, X)
     reason = "G is estimated from 2000 random signs: relative error about 1/√2000"
     assert_close(factor(metric, "G1"), 2 * torch.eye(3), rtol=0.1, atol=0.2, reason=reason)
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     with objective.attached():
         gradient = objective(0.05).gradient
     newton = torch.linalg.solve(true_hessian(net, X, Y, "mse", 0.05), gradient)
-    found = metric.solve(gradient, 0.05)
+    found = solve(metric, gradient, 0.05)
     assert float((found - newton).norm() / newton.norm()) < 0.1
     # With the exact factor it is Newton's step, which ends at the minimum.
     metric.tensors["G1.values"] = torch.full((3,), 2.0, dtype=torch.float64)
     with objective.attached():
-        objective.theta.sub_(metric.solve(gradient, 0.05))
+        objective.theta.sub_(solve(metric, gradient, 0.05))
         assert float(objective(0.05).gradient.norm()) < 1e-9
 
 
@@ -130,7 +135,7 @@ def test_symmetric_positive_definite(ridge):
     net = network((4, 6, 3))
     metric = refreshed(net, gaussian(3, 4))  # fewer samples than inputs: singular factors
     n = sum(p.numel() for p in net.parameters())
-    inverse = torch.stack([metric.solve(e, ridge) for e in torch.eye(n, dtype=torch.float64)])
+    inverse = torch.stack([solve(metric, e, ridge) for e in torch.eye(n, dtype=torch.float64)])
     scale = float(inverse.abs().max())
     assert_close(inverse / scale, inverse.mT / scale)
     assert float(torch.linalg.eigvalsh((inverse + inverse.mT) / 2)[0]) > 0
@@ -138,11 +143,11 @@ def test_symmetric_positive_definite(ridge):
 
 
 def test_only_for_whole_fully_connected_networks(monkeypatch):
-    assert metric_for(torch.nn.Linear(3, 3), "mse") is None
+    assert hooks_of(torch.nn.Linear(3, 3)).metric("mse") is None
     net = network()
-    assert isinstance(metric_for(net, "mse"), KroneckerMetric)
+    assert isinstance(net.metric("mse"), KroneckerMetric)
     net.weights[0].requires_grad_(False)
-    assert metric_for(net, "mse") is None
+    assert net.metric("mse") is None
     # Many samples are thinned, evenly.
     monkeypatch.setattr(metric_module, "SAMPLES", 10)
     X = gaussian(37, 4)
@@ -155,4 +160,4 @@ def test_state_is_contiguous():
         metric = refreshed(network(dtype=dtype), gaussian(30, 4, dtype=dtype))
         assert all(T.is_contiguous() and T.dtype == dtype for T in metric.tensors.values())
     zero = FullyConnected([3, 4, 2], init_scale=0.0, dtype=torch.float64)
-    assert bool(torch.isfinite(refreshed(zero, gaussian(5, 3)).solve(gaussian(16 + 6 + 4 - 0), 1e-3)).all())
+    assert bool(torch.isfinite(solve(refreshed(zero, gaussian(5, 3)), gaussian(16 + 6 + 4 - 0), 1e-3)).all())

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus import FullyConnected
+from isthmus.networks._network import hooks_of
 from isthmus.training import Phase
-from isthmus.training._flat import FlatObjective
-from isthmus.training._metric import metric_for
-from isthmus.training._narrow import Narrow, can_narrow, middle_rank, pinch
-from small import network, quiet, same_bits, task, weights
+from isthmus.training._narrow import Narrow
+from small import network, objective_of, quiet, same_bits, take, task, weights
 from tools import assert_close, gaussian, generator, linear_net, orthogonal, three_part_net
 
 
@@ -22,7 +23,7 @@ def test_pinch_keeps_the_mean_and_bounds_the_rank(bias, rank):
     net = network((4, 8, 8, 8, 3), bias=bias)
     X = task()[0]
     before = net.trace(X).preactivations[1]
-    pinch(net, X, 2, rank)
+    net.pinch_(X, 2, rank)
     after = net.trace(X).preactivations[1]
     assert_close(after.mean(0), before.mean(0))
     s = torch.linalg.svdvals(after - after.mean(0))
@@ -36,33 +37,37 @@ def test_pinch_without_biases_is_uncentred():
     net = network((4, 8, 8, 3), bias=0.0)
     X = task()[0]
     before = net.trace(X).preactivations[1]
-    pinch(net, X, 2, 2)
+    net.pinch_(X, 2, 2)
     after = net.trace(X).preactivations[1]
     assert float(torch.linalg.svdvals(after)[2:].max()) < 1e-12
     assert_close((after - before).square().sum(), torch.linalg.svdvals(before)[2:].square().sum())
 
 
-def test_middle_rank_of_constructed_networks():
+def test_narrowest_layer_of_constructed_networks():
     X = gaussian(60, 12)
     for k in (2, 3):
-        rank, layer = middle_rank(three_part_net(k), X)
+        rank, layer = narrowest(three_part_net(k), X)
         assert rank == k
         assert 2 <= layer <= 7
-    assert middle_rank(network((4, 8, 3)), gaussian(10, 4)) is None  # no middle
+    assert network((4, 8, 3)).narrowest_layer(gaussian(10, 4)) is None  # no middle
     full = FullyConnected.from_weights([orthogonal(4, 4, seed=i) for i in range(4)], slope=1.0)
-    assert middle_rank(full, gaussian(100, 4)) is None  # no gap
+    assert full.narrowest_layer(gaussian(100, 4)) is None  # no gap
+
+
+def narrowest(net, X) -> Any:
+    return net.narrowest_layer(X)
 
 
 def run(net, X, Y, ridge, *, attempt=30, steps=240):
     """Losses before and after a phase of narrowing, and the optimiser."""
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     with objective.attached():
         first = objective(ridge).loss
         phase = Phase("narrow", steps, attempt=attempt)
-        narrow = Narrow(phase, objective.theta, metric_for(net, "mse"), generator())
-        step = 0
+        narrow = Narrow(phase, objective.theta, net.metric("mse"), generator())
+        step, last = 0, objective(ridge)
         while step < steps and not narrow.finished:
-            last = narrow.step(objective, step, ridge)
+            last = take(narrow.step(objective, step, ridge))
             step += 1
         assert objective(ridge).loss == last.loss
     return first, last.loss, narrow
@@ -89,11 +94,11 @@ def test_superfluous_dimension_is_removed_and_a_needed_one_kept():
     first, last, narrow = run(net, X, Y, 0.02)
     assert last < first
     assert narrow.state.numbers["attempts"] >= 1
-    assert middle_rank(net, X)[0] == 1
+    assert narrowest(net, X)[0] == 1
     net, X, Y = planted(1.0, polished=0.02)
     first, last, narrow = run(net, X, Y, 0.02)
     assert first - 1e-9 < last <= first
-    assert middle_rank(net, X)[0] == 2
+    assert narrowest(net, X)[0] == 2
     # Too short an attempt to grow the dimension again: refused, and not a bit has moved.
     before = weights(net)
     first, last, narrow = run(net, X, Y, 0.02, attempt=2)
@@ -139,15 +144,13 @@ def test_stopped_in_mid_attempt_goes_back(how):
             return how == "callback"
         return None
 
-    result = quiet(
-        net,
-        X,
-        Y,
-        ridge=0.02,
-        phases=[Phase("narrow", 100, attempt=20)],
-        callbacks=[stop],
-        max_seconds=0.0 if how == "time" else None,
-    )
+    options = {"ridge": 0.02, "phases": [Phase("narrow", 100, attempt=20)], "callbacks": [stop]}
+    if how == "ctrl-c":
+        with pytest.raises(KeyboardInterrupt):
+            quiet(net, X, Y, **options)
+        assert same_bits(weights(net), start)
+        return
+    result = quiet(net, X, Y, max_seconds=0.0 if how == "time" else None, **options)
     assert result.state == ("budget" if how == "time" else "interrupted")
     assert same_bits(weights(net), start)
     assert result.loss < result.history["loss"].max() or how == "time"
@@ -157,12 +160,12 @@ def test_a_polish_that_stalls_is_decided_at_once():
     """A network at its minimum once pinched: the attempt ends when no step helps, not after all its steps."""
     net = linear_net([1.0, 1e-3], [3, 6, 6, 6, 3])
     X = gaussian(50, 3)
-    objective = FlatObjective(net, X, torch.zeros(50, 3, dtype=torch.float64), "mse")
+    objective = objective_of(net, X, torch.zeros(50, 3, dtype=torch.float64), "mse")
     with objective.attached():
-        narrow = Narrow(Phase("narrow", 500, attempt=250), objective.theta, metric_for(net, "mse"), generator())
+        narrow = Narrow(Phase("narrow", 500, attempt=250), objective.theta, net.metric("mse"), generator())
         step = 0
         while step < 500 and not narrow.finished:
-            narrow.step(objective, step, 1.0)
+            take(narrow.step(objective, step, 1.0))
             step += 1
     assert narrow.finished
     assert step < 200
@@ -170,8 +173,8 @@ def test_a_polish_that_stalls_is_decided_at_once():
 
 def test_can_narrow():
     net = network()
-    assert can_narrow(net)
+    assert net.can_narrow()
     net.biases[0].requires_grad_(False)
-    assert not can_narrow(net)
-    assert not can_narrow(torch.nn.Linear(2, 2))
-    assert can_narrow(FullyConnected([2, 2]))
+    assert not net.can_narrow()
+    assert not hooks_of(torch.nn.Linear(2, 2)).can_narrow()
+    assert FullyConnected([2, 2]).can_narrow()

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 
 from isthmus.training import Phase
-from isthmus.training._flat import FlatObjective
-from isthmus.training._optimisers import FirstOrder, ScaleDown
-from small import network, task
-from test_flat import by_hand
+from isthmus.training._first_order import FirstOrder, ScaleDown
+from isthmus.training._objective import Value
+from small import network, objective_of, take, task
+from test_stacks import by_hand
 from tools import assert_close, gaussian, generator
 
 
 def ours(phase, net, X, Y, ridge=0.01, steps=12):
     """θ before each step and at the end."""
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     optimiser = FirstOrder(phase, objective.theta, generator(3))
     path = []
     with objective.attached():
         for step in range(steps):
             path.append(objective.theta.clone())
-            optimiser.step(objective, step, ridge)
+            take(optimiser.step(objective, step, ridge))
         path.append(objective.theta.clone())
     return path
 
@@ -77,13 +78,11 @@ class Quadratic:
         self.H, self.c, self.theta, self.X, self.evaluations = H, c, theta.clone(), torch.zeros(1, 1), 0
         self.net = None
 
-    def __call__(self, ridge, batch=None, into=None):
-        from isthmus.training._flat import Value
-
+    def __call__(self, ridge, batch=None, *, fleeting=False):
         self.evaluations += 1
         own = self.H @ self.theta - self.c
         cost = float(0.5 * self.theta @ self.H @ self.theta - self.c @ self.theta)
-        return Value(cost, cost, float(self.theta @ self.theta), own, own).at_ridge(ridge, self.theta)
+        return Value(0.0, cost, float(self.theta @ self.theta), own, own).at_ridge(ridge, self.theta)
 
 
 def test_nesterov_against_its_definition_with_restarts():
@@ -91,12 +90,12 @@ def test_nesterov_against_its_definition_with_restarts():
     H = torch.diag(torch.tensor([1.0, 0.01, 0.2], dtype=torch.float64))
     c, start, rate = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64), 0.9
     objective = Quadratic(H, c, start)
-    optimiser = FirstOrder(Phase("nesterov", 300, rate), objective.theta, generator())
+    optimiser: Any = FirstOrder(Phase("nesterov", 300, rate), objective.theta, generator())
     x = y = start.clone()
     k, last, restarts = 0, float("inf"), 0
     for step in range(300):
         assert_close(objective.theta, y)
-        optimiser.step(objective, step, 0.0)
+        take(optimiser.step(objective, step, 0.0))
         value = float(0.5 * y @ H @ y)
         if value > last:
             y, k, last, restarts = x, 0, float("inf"), restarts + 1
@@ -112,14 +111,14 @@ def test_nesterov_against_its_definition_with_restarts():
 
 def test_batches_are_epochs_of_the_generator():
     phase = Phase("sgd", 10, 0.1, batch_size=4)
-    optimiser = FirstOrder(phase, torch.zeros(2), generator(1))
+    optimiser: Any = FirstOrder(phase, torch.zeros(2), generator(1))
     epochs = [[optimiser.batch(10) for _ in range(2)] for _ in range(3)]
     reference = generator(1)
     for epoch in epochs:
         order = torch.randperm(10, generator=reference)
         assert torch.equal(torch.cat(epoch), order[:8])
     assert not torch.equal(epochs[0][0], epochs[1][0])
-    exact = FirstOrder(Phase("sgd", 10, 0.1, batch_size=5), torch.zeros(2), generator(1))
+    exact: Any = FirstOrder(Phase("sgd", 10, 0.1, batch_size=5), torch.zeros(2), generator(1))
     for _ in range(2):
         assert sorted(torch.cat([exact.batch(10), exact.batch(10)]).tolist()) == list(range(10))
     for size in (10, 11, None):
@@ -129,8 +128,8 @@ def test_batches_are_epochs_of_the_generator():
 def test_no_move_from_a_non_finite_value():
     for method in ("adam", "gd", "sgd", "nesterov"):
         objective = Quadratic(torch.full((2, 2), float("nan")), torch.zeros(2), torch.ones(2))
-        optimiser = FirstOrder(Phase(method, 1, 0.1), objective.theta, generator())
-        assert not optimiser.step(objective, 0, 0.1).finite
+        optimiser: Any = FirstOrder(Phase(method, 1, 0.1), objective.theta, generator())
+        assert not take(optimiser.step(objective, 0, 0.1)).finite
         assert objective.theta.tolist() == [1.0, 1.0]
 
 
@@ -141,11 +140,11 @@ def test_scale_down_takes_the_largest_allowed_factor(shift, scale):
     with torch.no_grad():
         for p in net.parameters():
             p.mul_(scale)
-    objective = FlatObjective(net, X, Y + shift, "mse")
+    objective = objective_of(net, X, Y + shift, "mse")
     before = objective.theta.clone()
     scaler = ScaleDown()
     with objective.attached():
-        value = scaler.step(objective, 0, 0.0)
+        value = take(scaler.step(objective, 0, 0.0))
         assert scaler.finished
         factor = float(objective.theta.norm() / before.norm())
         targets = Y + shift
@@ -165,8 +164,8 @@ def test_scale_down_takes_the_largest_allowed_factor(shift, scale):
 def test_scale_down_leaves_a_fitted_network_alone():
     net = network()
     X = gaussian(30, 4)
-    objective = FlatObjective(net, X, net(X).detach(), "mse")
+    objective = objective_of(net, X, net(X).detach(), "mse")
     before = objective.theta.clone()
     with objective.attached():
-        assert ScaleDown().step(objective, 0, 0.1).cost == 0.0
+        assert take(ScaleDown().step(objective, 0, 0.1)).cost == 0.0
     assert torch.equal(objective.theta, before)

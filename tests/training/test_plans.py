@@ -7,7 +7,7 @@ from torch import nn
 
 from isthmus.objective import constant_cost
 from isthmus.training import default_plan
-from isthmus.training._plans import FULL_BATCH, STRUCTURE_SHARE
+from isthmus.training._phases import FULL_BATCH, STRUCTURE_SHARE
 from small import network, task
 from tools import assert_close
 

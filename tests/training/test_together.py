@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 import json
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from isthmus import ConvergenceWarning, FullyConnected
+from isthmus import ConvergenceWarning, FullyConnected, LeakyResNet
 from isthmus._errors import IsthmusError
 from isthmus._progress import silent
 from isthmus.experiments.bottleneck2023._norm_and_depth import NormAndDepth
 from isthmus.measures import bottleneck_rank
 from isthmus.training import Phase, train_together
-from isthmus.training import _together_stack as together_stack
-from isthmus.training._together import _fitting
-from isthmus.training._together_stack import StackedMeanSquare
+from isthmus.training import _core as core
+from isthmus.training._objective import Stack
+from isthmus.training._train import _fitting
 from small import quiet, same_bits, task, weights
 from tools import assert_close, gaussian, generator, random_net
 
@@ -41,6 +42,10 @@ def alone(nets, X, Y, **options):
     """The same by ``train``; data may be one for each."""
     own = [[T if T.ndim == 2 else T[i] for T in (X, Y)] for i in range(len(nets))]
     return [quiet(net, *own[i], ridge=RIDGES[i], seed=i, **options) for i, net in enumerate(nets)]
+
+
+def trained(result) -> FullyConnected:
+    return result.network
 
 
 def assert_same(ours, theirs, *, rtol=1e-7):
@@ -75,6 +80,10 @@ PLANS = {
         Phase("lbfgs", 8, ridge_start=5.0, ridge_end=5.0),
         Phase("lbfgs", 6, memory=1),
     ],
+    "adam in batches": [Phase("adam", 24, 1e-2, batch_size=16, anneal=True), Phase("lbfgs", 6)],
+    "sgd in batches": [Phase("sgd", 12, 1e-3, batch_size=7)],
+    "narrow": [Phase("lbfgs", 8), Phase("narrow", 24, attempt=6), Phase("lbfgs", 5)],
+    "double": [Phase("adam", 5, 1e-2), Phase("lbfgs", 10, precision="double"), Phase("gd", 3, 1e-4)],
     "none": [],
     "no steps": [Phase("adam", 0, 1e-2), Phase("lbfgs", 0)],
 }
@@ -82,7 +91,8 @@ PLANS = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_each_goes_the_way_of_train(name):
-    X, Y = task()
+    # Of the few tasks where ``train`` itself is not led elsewhere, at kinks, by a change of 1e-15 in the first weights.
+    X, Y = task(seed=28)
     nets = networks()
     single = alone(copy.deepcopy(nets), X, Y, phases=PLANS[name])
     # Groups of 3 and 2.
@@ -119,29 +129,30 @@ def test_slopes_biases_and_own_data(slope, bias, own_X):
 def test_gradients_against_autograd(rows):
     nets = networks((3, 7, 5, 2), slope=0.2, bias=0.7)
     X, Y = gaussian(5, 20, 3), gaussian(20, 2)
-    objective = StackedMeanSquare(nets[0], X, Y, 5)
-    objective.rows = rows or objective.rows
-    theta = torch.stack([torch.nn.utils.parameters_to_vector(net.parameters()).detach() for net in nets])
-    some = np.array([1, 4])
-    found = [objective(theta, np.array(RIDGES)).keep(torch.as_tensor(some))]
-    found.append(objective(theta[[1, 4]], np.array(RIDGES)[some], some))
+    stack = Stack(nets, list(X), [Y] * 5, "mse")
+    stack.rows = rows or stack.rows
+    some = (1, 4)
+    whole = stack.evaluate(stack.objectives, RIDGES)
+    found = [[whole[i] for i in some]]
+    found.append(stack.evaluate([stack.objectives[i] for i in some], [RIDGES[i] for i in some]))
     for values in found:
-        for k, i in enumerate(some):
+        for value, i in zip(values, some):
             loss = (nets[i](X[i]) - Y).square().sum(1).mean() + RIDGES[i] * sum(
                 p.square().sum() for p in nets[i].parameters()
             )
-            assert values.loss[k] == pytest.approx(float(loss.detach()), rel=1e-12)
+            assert value.loss == pytest.approx(float(loss.detach()), rel=1e-12)
             gradient = torch.autograd.grad(loss, list(nets[i].parameters()))
-            assert_close(values.gradient[k], torch.cat([g.reshape(-1) for g in gradient]))
-    assert objective.evaluations.tolist() == [1, 2, 1, 1, 2]
+            assert_close(value.gradient, torch.cat([g.reshape(-1) for g in gradient]))
+    assert [own.evaluations for own in stack.objectives] == [1, 2, 1, 1, 2]
 
 
 def test_many_samples_are_taken_in_parts(monkeypatch):
     X, Y = task()
     nets = networks()
     whole = together(copy.deepcopy(nets), X, Y, phases=PLANS["adam"])
-    monkeypatch.setattr(together_stack, "CHUNK_BYTES", 20_000)
-    assert StackedMeanSquare(nets[0], X, Y, 5).rows < len(X) / 2
+    in_parts = partial(Stack, chunk_bytes=20_000)
+    monkeypatch.setattr(core, "Stack", in_parts)
+    assert in_parts(nets, [X] * 5, [Y] * 5, "mse").rows < len(X) / 2
     for ours, theirs in zip(together(nets, X, Y, phases=PLANS["adam"]), whole):
         assert_close(torch.tensor(ours.loss), torch.tensor(theirs.loss))
 
@@ -162,11 +173,30 @@ def test_full_trainings_end_alike_and_leave_one_by_one():
         assert ours.reason == theirs.reason
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
         assert len(ours.history["loss"]) == ours.steps
-        ranks = [bottleneck_rank(r.network.trace(X)).rank for r in (ours, theirs)]
+        ranks = [bottleneck_rank(net.trace(X)).rank for net in map(trained, (ours, theirs))]
         assert ranks[0] == ranks[1]
         seen.add(ranks[0])
     # The largest ridge leaves less.
     assert max(seen) == 2
+
+
+def test_phases_that_end_at_different_steps():
+    """Networks in different phases at one time: mini-batches, both precisions, all samples."""
+    X, Y = task()
+    plan = [
+        Phase("lbfgs", 300, ridge_start=0.5, ridge_end=0.5, metric=False),
+        Phase("lbfgs", 8, precision="double"),
+        Phase("adam", 12, 1e-3, batch_size=16),
+        Phase("lbfgs", 12),
+    ]
+    nets = networks(slope=1.0, grow=0.0)
+    # Loose, so that a phase ends before rounding could decide its end.
+    single = alone(copy.deepcopy(nets), X, Y, phases=plan, tolerance=1e-3)
+    results = together(nets, X, Y, phases=plan, tolerance=1e-3)
+    assert len({int((r.history["phase"] == 0).sum()) for r in results}) > 1
+    for ours, theirs in zip(results, single):
+        assert (ours.state, ours.steps) == (theirs.state, theirs.steps)
+        np.testing.assert_allclose(ours.history["loss"], theirs.history["loss"], rtol=1e-5)
 
 
 def test_adam_to_the_end_with_kinks():
@@ -229,7 +259,7 @@ def test_double_precision_of_single_networks():
     places = [p.data_ptr() for net in nets for p in net.parameters()]
     single = alone(copy.deepcopy(nets), X, Y, phases=plan)
     for ours, theirs in zip(together(nets, X, Y, phases=plan), single):
-        assert ours.network.weights[0].dtype == torch.float32
+        assert trained(ours).weights[0].dtype == torch.float32
         np.testing.assert_allclose(ours.history["loss"], theirs.history["loss"], rtol=1e-3)
     # In place: whoever holds the parameters sees them trained.
     assert [p.data_ptr() for net in nets for p in net.parameters()] == places
@@ -243,7 +273,7 @@ def test_an_interrupt_keeps_what_there_is():
 
     class Show:
         def __init__(self, total, label):
-            assert (total, label) == (2 * 20, "train_together")
+            assert (total, label) == (4 * 20, "train_together")
 
         def __enter__(self):
             return Bar()
@@ -254,12 +284,20 @@ def test_an_interrupt_keeps_what_there_is():
     nets = networks(count=4)
     before = [weights(net) for net in nets]
     plan = [Phase("adam", 10, 1e-3), Phase("lbfgs", 10)]
-    results = together(nets, *task(), phases=plan, at_once=2, show_progress=Show)
-    assert [r.state for r in results] == ["interrupted"] * 4
-    assert [r.steps for r in results] == [10, 10, 0, 0]
-    assert all(np.isfinite(r.loss) for r in results)
-    assert not same_bits(weights(nets[0]), before[0])
+    places = [p.data_ptr() for net in nets for p in net.parameters()]
+    with pytest.raises(KeyboardInterrupt):
+        together(nets, *task(), phases=plan, at_once=2, show_progress=Show)
+    # Raised when the tenth step of the first was done: its last evaluated point is that before the tenth move, and
+    # that of the second, whose tenth step was not done yet, the one before the ninth.
+    for i, moves in ((0, 9), (1, 8)):
+        assert not same_bits(weights(nets[i]), before[i])
+        single = networks(count=2)[i]
+        quiet(single, *task(), ridge=RIDGES[i], seed=i, phases=[Phase("adam", moves, 1e-3)])
+        for p, q in zip(weights(nets[i]), weights(single)):
+            assert_close(p, q)
+    assert same_bits(weights(nets[2]), before[2])
     assert same_bits(weights(nets[3]), before[3])
+    assert [p.data_ptr() for net in nets for p in net.parameters()] == places
 
 
 def test_the_account_is_plain_and_the_warning_tells_how_many():
@@ -272,6 +310,10 @@ def test_the_account_is_plain_and_the_warning_tells_how_many():
     assert results[0].seconds == results[1].seconds > 0.0
 
 
+def leaky(seed=0, **options):
+    return LeakyResNet(4, 3, 6, 4, 2.0, dtype=torch.float64, generator=generator(seed), **options)
+
+
 def refused(nets=None, X=None, Y=None, **options):
     own_X, own_Y = task()
     given = {"ridges": 1e-3, "phases": [Phase("lbfgs", 2)], **options}
@@ -281,8 +323,7 @@ def refused(nets=None, X=None, Y=None, **options):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"phases": [Phase("narrow", 5)]}, "without 'narrow'"),
-        ({"phases": [Phase("adam", 5, 1e-3, batch_size=4)]}, "`batch_size` must be None"),
+        ({"phases": [Phase("narrow", 5)], "nets": [leaky(), leaky()]}, "for the phase 'narrow'"),
         ({"phases": ["adam"]}, "must be Phase objects"),
         ({"ridges": [1e-3, 1e-3]}, "`ridges` must be one, or one for each of the 3"),
         ({"ridges": -1.0}, "`ridges`"),
@@ -293,9 +334,10 @@ def refused(nets=None, X=None, Y=None, **options):
         ({"Y": torch.zeros(3, 39, 3)}, "as many rows"),
         ({"nets": [random_net((4, 8, 3)), random_net((4, 9, 3))]}, r"must be like nets\[0\]"),
         ({"nets": [random_net((4, 8, 3)), random_net((4, 8, 3), dtype=torch.float32)]}, r"must be like nets\[0\]"),
-        ({"nets": [random_net((4, 8, 3), slope=-0.5)]}, r"slope of `nets` must be in \[0, 1\]"),
+        ({"nets": [random_net((4, 8, 3), 0.1), random_net((4, 8, 3), 0.1 + 1e-9)]}, r"must be like nets\[0\]"),
+        ({"nets": [random_net((4, 8, 3)), leaky()]}, r"must be like nets\[0\]"),
         ({"nets": [random_net((4, 8, 3))] * 2}, "different modules"),
-        ({"nets": [torch.nn.Linear(4, 3)]}, "must be a FullyConnected"),
+        ({"nets": [torch.nn.Linear(4, 3)]}, "must be a Network"),
     ],
 )
 def test_what_is_not_supported_is_refused(options, told):

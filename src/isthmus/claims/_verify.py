@@ -17,8 +17,8 @@ from isthmus import _html
 from isthmus._checks import as_matrix, check_choice, check_number, fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus._progress import ProgressFactory, silent
-from isthmus.claims._base import CLAIMS, KINDS, Claim, Hypothesis, Subject, Verdict, network_kind
-from isthmus.networks import FullyConnected, LeakyResNet, from_torch
+from isthmus.claims._base import CLAIMS, Claim, Hypothesis, Subject, Verdict
+from isthmus.networks import Network, from_torch
 from isthmus.objective import LOSSES, class_indices
 
 if TYPE_CHECKING:
@@ -35,13 +35,6 @@ NOT_COMPUTED = (
     np.linalg.LinAlgError,
     torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
 )
-
-
-#: For each kind of network how many inputs it has, and what it is called.
-SHAPES: dict[str, Callable[[Any], tuple[int, str]]] = {
-    FullyConnected.kind: lambda net: (net.dims[0], f"a network of depth {net.depth}"),
-    LeakyResNet.kind: lambda net: (net.d_in, f"a leaky ResNet of {net.layers} steps"),
-}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,8 +150,8 @@ def verify(
 
     Parameters
     ----------
-    net : FullyConnected, or nn.Sequential of Linear and one kind of ReLU / LeakyReLU, or LeakyResNet
-        Claims about the other kind of network are not applicable.
+    net : Network, or nn.Sequential of Linear and one kind of ReLU / LeakyReLU
+        Claims about another kind of network are not applicable.
     X : array (N, d_in)
         Points at which claims about Jacobians and representations are evaluated.
     Y : array, optional
@@ -175,11 +168,11 @@ def verify(
     check_choice(who, "loss", loss, LOSSES)
     if ridge is not None:
         check_number(who, "ridge", ridge, low=0.0)
-    chain: Any = copy.deepcopy(net).requires_grad_(False) if network_kind(net) in KINDS else from_torch(net)
-    columns, what = SHAPES[network_kind(chain)](chain)
-    inputs = as_matrix(who, "X", X, columns=columns)
-    subject = Subject(chain.double(), inputs, _targets(who, Y, inputs, loss), ridge, loss)
-    return _run(chosen(who, claims), lambda _: subject, f"{what}, {len(inputs)} samples", progress)
+    # With as few layers as its function needs, and as it is where nothing is known of its layers.
+    chain = copy.deepcopy(net.simplified()) if isinstance(net, Network) else from_torch(net)
+    inputs = as_matrix(who, "X", X, columns=chain.columns())
+    subject = Subject(chain.requires_grad_(False).double(), inputs, _targets(who, Y, inputs, loss), ridge, loss)
+    return _run(chosen(who, claims), lambda _: subject, f"{chain.about()}, {len(inputs)} samples", progress)
 
 
 def verify_samples(claims: str | Sequence[str] | None = None, *, progress: ProgressFactory = silent) -> Verdicts:

@@ -9,20 +9,20 @@ Exit codes: 0 answer; 1 undetermined, or a claim or outcome fails; 2 usage; 3 ba
 from __future__ import annotations
 
 from isthmus.cli.base import app
-from isthmus.cli.compress import compress
+from isthmus.cli.compress import compress_command
 from isthmus.cli.convert import convert
 from isthmus.cli.demo import demo
 from isthmus.cli.diagnose import diagnose_command
 from isthmus.cli.discover import discover_command
-from isthmus.cli.mechanics import mechanics
+from isthmus.cli.mechanics import mechanics_command
 from isthmus.cli.predict import predict, transform
 from isthmus.cli.report import open, report  # noqa: A004 - the verb
 from isthmus.cli.reproduce import reproduce
-from isthmus.cli.runs import runs
-from isthmus.cli.serve import serve
+from isthmus.cli.runs import runs_command
+from isthmus.cli.serve import serve_command
 from isthmus.cli.shell import main
-from isthmus.cli.sweep import sweep
-from isthmus.cli.verify import verify
+from isthmus.cli.sweep import sweep_command
+from isthmus.cli.verify import verify_command
 
 __all__ = ["app", "main"]
 
@@ -41,17 +41,17 @@ for _verb, _example in (
         "isthmus diagnose --module networks.small:build --weights weights.safetensors --data images.npy",
     ),
     (
-        compress,
+        compress_command,
         "Examples:  isthmus compress net.safetensors --out small.safetensors\n\n"
         "isthmus compress net.safetensors --data X.npy --tolerance 0.01 --check X2.npy --out small.safetensors",
     ),
     (
-        mechanics,
+        mechanics_command,
         "Examples:  isthmus mechanics leaky.safetensors --data X.npy --y Y.npy --ridge 0.001\n\n"
         "isthmus mechanics leaky.safetensors --data X.npy --y Y.npy --ridge 0.001 --out mechanics.html",
     ),
     (
-        verify,
+        verify_command,
         "Examples:  isthmus verify --list\n\n"
         "isthmus verify --claim 'C-bn-*'\n\n"
         "isthmus verify net.safetensors --data X.npy --y Y.npy --ridge 0.01",
@@ -65,14 +65,14 @@ for _verb, _example in (
         "isthmus reproduce E-linear --set depths=2,4,8,16,32 --out runs/mine",
     ),
     (
-        sweep,
+        sweep_command,
         "Examples:  isthmus sweep F-bn-1 --set depth=4:30:2 --set ridge=1e-4:1e-1:log7 --seeds 3\n\n"
         "isthmus sweep --data data.csv --target 'y*' --set depth=4:12:4 --set ridge=0.001,0.01,0.1",
     ),
-    (runs, "Example:  isthmus runs runs/sweep-F-bn-1 --state done --where 'rank>2' --sort norm"),
+    (runs_command, "Example:  isthmus runs runs/sweep-F-bn-1 --state done --where 'rank>2' --sort norm"),
     (report, "Example:  isthmus report runs/demo --out report.html"),
     (open, "Example:  isthmus open runs/demo"),
-    (serve, "Example:  isthmus serve runs --open"),
+    (serve_command, "Example:  isthmus serve runs --open"),
     (convert, "Example:  isthmus convert weights.pt network.safetensors --slope 0.1"),
 ):
     app.command(_verb.__name__.removesuffix("_command"), epilog=_example)(_verb)

@@ -16,22 +16,20 @@ from isthmus.cli.screen import console, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from isthmus.compression import Certificate
-    from isthmus.discovery import Discovery
+    from isthmus.networks import Network
 
 _WHO = "compress"
 #: Layers in the table on the terminal.
 _ROWS = 40
 
 
-def compress(
+def compress_command(
     model: Annotated[
         Path,
         typer.Argument(
             metavar="MODEL",
-            help="File of isthmus.save: FullyConnected, CompactNetwork or Discovery; or the folder of a discovery.",
+            help="File of isthmus.save: FullyConnected, Standardized or Discovery; or the folder of a discovery.",
         ),
     ],
     out: Annotated[
@@ -76,7 +74,7 @@ def compress(
     check_reading(decimal, exclude, {"--data": data, "--check": check})
     with contextlib.redirect_stdout(sys.stderr):
         saved = saved_object(_WHO, model)
-        net, notes = network_of(saved)
+        net, notes = network_in(saved)
         X, X2 = (
             None if path is None else inputs_of(_WHO, path, decimal=decimal, exclude=exclude, saved=saved)[0]
             for path in (data, check)
@@ -94,56 +92,33 @@ def compress(
         return
     print_certificate(found.certificate)
     made: Any = found.network
-    what = f"{type(made).__name__} {' → '.join(map(str, made.dims))}"
+    what = f"{type(made).__name__} {' → '.join(map(str, made.plain_layers().dims))}"
     console().print(text(f"wrote {out}: {what}, {out.stat().st_size:,} bytes"))
     if report is not None:
         console().print(text(f"look at it: {report}"))
 
 
-def network_of(saved: Any) -> tuple[nn.Module, list[str]]:
-    """The network to compress in what a file held, and what to know about it."""
+def network_in(saved: Any) -> tuple[Network, list[str]]:
+    """The network to compress in what a file held, h∘g of a discovery, and what to know about it."""
     from isthmus._checks import fail
-    from isthmus.discovery import Discovery
-    from isthmus.networks import CompactNetwork, FullyConnected
+    from isthmus.networks import FullyConnected, Network, Standardized
 
-    if isinstance(saved, Discovery):
-        return whole_of(saved)
-    if not isinstance(saved, (FullyConnected, CompactNetwork)):
-        must = "MODEL must hold a FullyConnected, a CompactNetwork or a Discovery"
+    if isinstance(saved, Network) and saved.plain_layers() is not None:
+        return saved, []
+    from isthmus.discovery import Discovery
+
+    if not isinstance(saved, Discovery):
+        must = "MODEL must hold a FullyConnected, a Standardized or a Discovery"
         do = "Other modules, such as an nn.Sequential, go to isthmus.compress in Python; a LeakyResNet has no layers "
         fail(_WHO, must, f"a {type(saved).__name__}", f"{do}that could lose neurons one by one.")
-    return saved, []
-
-
-def whole_of(found: Discovery) -> tuple[nn.Module, list[str]]:
-    """h∘g of a discovery as one CompactNetwork with a linear waist, which scales its inputs as the encoder does."""
-    from isthmus._checks import fail
-    from isthmus.discovery._maps import Encoder
-    from isthmus.networks import CompactNetwork, FullyConnected
-
-    g, h = found.encoder, found.decoder
-    if not isinstance(g, Encoder) or not isinstance(h, FullyConnected):
-        fail(_WHO, "the discovery must have a rank above 0", f"rank {found.rank}", "Its outputs are constant.")
-    beta = g.network.bias or h.bias
-    Ws = [*g.network.Ws, *h.Ws]
-    bs = []
-    for net in (g.network, h):
-        # One amount of bias for both: what is added to each neuron stays.
-        bs += [b * (net.bias / beta) for b in net.bs] or [None] * net.depth
-    slopes = [g.network.slope] * (g.network.depth - 1) + [1.0] + [h.slope] * (h.depth - 1)
-    net = CompactNetwork(
-        Ws,
-        bs,
-        slopes=slopes,
-        linear=[len(W) if a == 1.0 else 0 for W, a in zip(Ws, slopes)],
-        bias=beta or 1.0,
-        shift=g.shift,
-        scale=g.scale,
-    )
+    if saved.rank == 0:
+        fail(_WHO, "the discovery must have a rank above 0", f"rank {saved.rank}", "Its outputs are constant.")
+    g: Any = saved.encoder
+    h: Any = saved.decoder
     notes = ["encoder and decoder became one network: its outputs are kept, the coordinates between them are not"]
-    if found.fill is not None:
+    if saved.fill is not None:
         notes.append("missing inputs are not filled in by the network as the discovery did: fill them in first")
-    return net, notes
+    return Standardized(FullyConnected.joined(g.network, h), g.shift, g.scale), notes
 
 
 def print_certificate(found: Certificate) -> None:

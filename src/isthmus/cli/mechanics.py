@@ -23,7 +23,7 @@ _WHO = "mechanics"
 _ROWS = 40
 
 
-def mechanics(
+def mechanics_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="File of isthmus.save that holds a LeakyResNet.")],
     data: Annotated[
         Path,

@@ -34,7 +34,7 @@ _EVERY = 2.0
 _WIDEST = 60
 
 
-def runs(
+def runs_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep.")],
     state: Annotated[
         list[str] | None, typer.Option(metavar="STATE", help=f"Only these: {', '.join(STATES)}; may be repeated.")

@@ -11,7 +11,7 @@ import typer
 from isthmus.cli.screen import console, text
 
 
-def serve(
+def serve_command(
     runs: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="A folder of runs, or one run.")] = Path("runs"),
     port: Annotated[int, typer.Option(help="Port of 127.0.0.1; 0 takes any that is free.")] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,

@@ -31,7 +31,7 @@ class EngineName(StrEnum):
     ray = "ray"
 
 
-def sweep(
+def sweep_command(
     context: typer.Context,
     experiment: Annotated[
         str | None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WHO = "verify"
 
 
-def verify(
+def verify_command(
     model: Annotated[
         Path | None,
         typer.Argument(metavar="MODEL", help="File of isthmus.save. Without it each claim runs on its own sample."),

@@ -26,8 +26,8 @@ from isthmus.compression._certificate import (
 )
 from isthmus.compression._stacks import (
     Options,
+    PlainStack,
     Shrunk,
-    Stack,
     deviation,
     find_stacks,
     probe_points,
@@ -55,8 +55,8 @@ def compress(
     Parameters
     ----------
     net : nn.Module
-        FullyConnected, Hourglass or CompactNetwork; an ``nn.Sequential`` of Linear, ReLU, LeakyReLU and Identity; or
-        any module, of which stacks of this kind are compressed and the rest is left alone and listed. Not modified.
+        FullyConnected, also Standardized; an ``nn.Sequential`` of Linear, ReLU, LeakyReLU and Identity; or any module,
+        of which stacks of this kind are compressed and the rest is left alone and listed. Not modified.
     X : array (N, d_in), optional
         Without it only what is exact for every input is done: dead and constant neurons, neurons on one ray. With it
         also what is exact on these samples, whose outputs the result keeps; elsewhere it may differ.
@@ -94,13 +94,13 @@ def compress(
     check_number(_WHO, "tolerance", tolerance, low=0.0, high=1.0)
     if tolerance > 0.0 and X is None:
         fail(_WHO, "`X` must be given with a tolerance", "none", "Pass the inputs on which outputs may move by it.")
-    parameters = list(net.parameters())
+    parameters = _counted(net)
     if not parameters:
         fail(_WHO, "`net` must have parameters", type(net).__name__, "Pass a network with layers.")
     double = copy.deepcopy(net).double().eval()
     stacks, untouched = find_stacks(double)
     alone = len(stacks) == 1 and not untouched and _spans(double, stacks[0])
-    columns = stacks[0].chain.Ws[0].shape[1] if alone else None
+    columns = stacks[0].layers.d_in if alone else None
     data = None if X is None else _inputs(X, "X", columns)
     other = None if check is None else _inputs(check, "check", columns)
     eps = max(torch.finfo(p.dtype).eps for p in parameters if p.dtype.is_floating_point)
@@ -123,6 +123,7 @@ def compress(
         notes.append(f"stored in the digits of the network the result would deviate by {off:.1e}: all was taken back")
         done, exact, off, domain = [_as_it_was(stack) for stack in stacks], 0.0, 0.0, UNCHANGED
         result, final = copy.deepcopy(net), double
+    left = _counted(result)
     times = latency(net, result, whole.at[0] if whole.at else None)
     certificate = Certificate(
         domain=domain,
@@ -134,9 +135,9 @@ def compress(
         norm_before=_norm(stacks, None, double),
         norm_after=_norm(stacks, done, double),
         parameters_before=sum(p.numel() for p in parameters),
-        parameters_after=sum(p.numel() for p in result.parameters()),
+        parameters_after=sum(p.numel() for p in left),
         bytes_before=sum(p.numel() * p.element_size() for p in parameters),
-        bytes_after=sum(p.numel() * p.element_size() for p in result.parameters()),
+        bytes_after=sum(p.numel() * p.element_size() for p in left),
         latency_before=times[0],
         latency_after=times[1],
         batch=times[2],
@@ -145,6 +146,13 @@ def compress(
         notes=tuple(dict.fromkeys(notes)),
     )
     return Compressed(result, certificate)
+
+
+def _counted(module: nn.Module) -> list[Tensor]:
+    """The parameters, without slopes that only tell which neurons of a stack are linear."""
+    inside = (layer for stack in find_stacks(module)[0] for layer in stack.module.children())
+    slopes = {id(layer.weight) for layer in inside if isinstance(layer, nn.PReLU)}
+    return [p for p in module.parameters() if id(p) not in slopes]
 
 
 def _inputs(X: Any, name: str, columns: int | None) -> Tensor:
@@ -159,30 +167,25 @@ def _inputs(X: Any, name: str, columns: int | None) -> Tensor:
     return as_tensor(_WHO, name, X)
 
 
-def _spans(module: nn.Module, stack: Stack) -> bool:
+def _spans(module: nn.Module, stack: PlainStack) -> bool:
     """Whether a stack is all of the module."""
     return stack.module is module or (stack.holder is module and len(module._modules) == len(stack.module._modules))
 
 
-def _inputs_of_stacks(module: nn.Module, stacks: Sequence[Stack], X: Tensor | None) -> list[Tensor | None]:
+def _inputs_of_stacks(module: nn.Module, stacks: Sequence[PlainStack], X: Tensor | None) -> list[Tensor | None]:
     """What each stack is fed when the module sees X, as rows; None where it was not reached."""
     if X is None:
         return [None] * len(stacks)
-    if len(stacks) == 1 and _spans(module, stacks[0]) and not isinstance(getattr(module, "shift", None), Tensor):
+    if len(stacks) == 1 and _spans(module, stacks[0]) and module in (stacks[0].holder, stacks[0].layers):
         return [X]
     caught: list[list[Tensor]] = [[] for _ in stacks]
     handles = []
     for index, stack in enumerate(stacks):
-        entry = stack.module if stack.holder is None else next(iter(stack.module.children()))
 
-        def keep(_: nn.Module, given: tuple[Any, ...], index: int = index, stack: Stack = stack) -> None:
-            rows = given[0].reshape(-1, stack.chain.Ws[0].shape[1])
-            scaled = getattr(stack.module, "shift", None)
-            if isinstance(scaled, Tensor):
-                rows = (rows - scaled) / stack.module.scale  # pyright: ignore[reportOperatorIssue]
-            caught[index].append(rows.detach().to("cpu", torch.float64))
+        def keep(_: nn.Module, given: tuple[Any, ...], index: int = index, stack: PlainStack = stack) -> None:
+            caught[index].append(given[0].reshape(-1, stack.layers.d_in).detach().to("cpu", torch.float64))
 
-        handles.append(entry.register_forward_pre_hook(keep))
+        handles.append(stack.entry.register_forward_pre_hook(keep))
     try:
         module(X.to(next(module.parameters()).device))
     except Exception as problem:  # whatever a user's module raises on inputs that do not fit
@@ -200,13 +203,13 @@ def _domain(done: Sequence[Shrunk]) -> str:
 
 
 def _shrunk(
-    whole: Whole, stacks: Sequence[Stack], seen: Sequence[Tensor | None], tolerance: float, options: Options
+    whole: Whole, stacks: Sequence[PlainStack], seen: Sequence[Tensor | None], tolerance: float, options: Options
 ) -> tuple[list[Shrunk], float, list[str]]:
     """Smaller stacks that together stay within what is allowed, the deviation of the whole, and notes."""
     notes: list[str] = []
     if not stacks:
         return [], 0.0, notes
-    done = [shrink_exactly(stack.chain, rows, options) for stack, rows in zip(stacks, seen)]
+    done = [shrink_exactly(stack.draft, rows, options) for stack, rows in zip(stacks, seen)]
     found = whole.deviation(done)
     if not found <= options.exact:
         notes.append(f"the parts put together deviate by {found:.1e} of the largest output, more than rounding")
@@ -222,7 +225,7 @@ def _shrunk(
     # A deviation may grow on its way to the outputs: each stack gets an equal share of what is allowed, or less.
     for power in range(4) if tolerance > 0.0 else ():
         share = tolerance / len(stacks) / 4**power
-        trial = [shrink_within(one, stack.chain, rows, share, options) for one, stack, rows in zip(done, stacks, seen)]
+        trial = [shrink_within(one, stack.draft, rows, share, options) for one, stack, rows in zip(done, stacks, seen)]
         off = whole.deviation(trial)
         if off <= tolerance:
             done, found = trial, off
@@ -231,29 +234,29 @@ def _shrunk(
     return done, found, notes + [note for one in done for note in one.notes]
 
 
-def _as_it_was(stack: Stack) -> Shrunk:
-    return Shrunk(stack.chain, UNCHANGED, 0)
+def _as_it_was(stack: PlainStack) -> Shrunk:
+    return Shrunk(stack.draft, UNCHANGED, 0)
 
 
-def _norm(stacks: Sequence[Stack], done: Sequence[Shrunk] | None, module: nn.Module) -> float:
+def _norm(stacks: Sequence[PlainStack], done: Sequence[Shrunk] | None, module: nn.Module) -> float:
     """‖θ‖² of the whole module, its stacks counted as they are or as they were shrunk."""
     inside = {id(p) for stack in stacks for p in stack.module.parameters()}
     rest = sum(float(p.square().sum()) for p in module.parameters() if id(p) not in inside)
-    chains = [stack.chain for stack in stacks] if done is None else [one.chain for one in done]
-    return rest + sum(chain.norm for chain in chains)
+    drafts = [stack.draft for stack in stacks] if done is None else [one.draft for one in done]
+    return rest + sum(draft.norm for draft in drafts)
 
 
-def _changes(stack: Stack, one: Shrunk) -> list[LayerChange]:
+def _changes(stack: PlainStack, one: Shrunk) -> list[LayerChange]:
     """Every hidden layer there was or is, in the order of depth."""
     prefix = stack.name.rpartition(".")[0] if stack.holder is not None else stack.name
-    before = dict(zip(stack.chain.names, stack.chain.widths))
-    after = dict(zip(one.chain.names, one.chain.widths))
-    linear = {name: int(mask.sum()) for name, mask in zip(one.chain.names, one.chain.linear)}
-    order = list(one.chain.names)
-    for i, name in enumerate(stack.chain.names):
+    before = dict(zip(stack.draft.names, stack.draft.widths))
+    after = dict(zip(one.draft.names, one.draft.widths))
+    linear = {name: int(mask.sum()) for name, mask in zip(one.draft.names, one.draft.linear)}
+    order = list(one.draft.names)
+    for i, name in enumerate(stack.draft.names):
         if name not in after:
             # Joined with the next: it stands after the layer that it followed.
-            place = order.index(stack.chain.names[i - 1]) + 1 if i else 0
+            place = order.index(stack.draft.names[i - 1]) + 1 if i else 0
             order.insert(place, name)
     return [
         LayerChange(
@@ -261,7 +264,7 @@ def _changes(stack: Stack, one: Shrunk) -> list[LayerChange]:
             before.get(name, 0),
             after.get(name, 0),
             linear.get(name, 0),
-            dict(one.chain.removed.get(name, {})),
+            dict(one.draft.removed.get(name, {})),
         )
         for name in order
     ]
@@ -343,7 +346,7 @@ def rebuilt(net: nn.Module, done: Sequence[Shrunk]) -> nn.Module:
     for stack, one in zip(stacks, done):
         if one.domain == UNCHANGED:
             continue
-        made = one.chain.as_module(stack.module)
+        made = stack.rewritten(one.draft, rows=_spans(root, stack))
         if stack.module is root:
             return made
         put_back(root, stack, made)

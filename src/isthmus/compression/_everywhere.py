@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from isthmus._cite import cites
-from isthmus.compression._chain import Chain
+from isthmus.compression._draft import Draft
 from isthmus.linalg import thin_svd
 from isthmus.trace import activate
 
@@ -23,7 +23,7 @@ _MAX_ROUNDS = 100
 
 
 @cites("features2022", "§3.1 and Prop. 15", ids=("A-merge",))
-def shrink_everywhere(chain: Chain, *, rounding: float = ROUNDING, free_norm: bool = True) -> None:
+def shrink_everywhere(draft: Draft, *, rounding: float = ROUNDING, free_norm: bool = True) -> None:
     """Remove, in place, what the function does not need for any input.
 
     Neurons without output, without input (their constant goes into the biases), of one ray (σ(cz) = cσ(z) for c > 0:
@@ -39,55 +39,55 @@ def shrink_everywhere(chain: Chain, *, rounding: float = ROUNDING, free_norm: bo
     """
     for _ in range(_MAX_ROUNDS):
         changed = False
-        for i in chain.hidden:
-            changed |= drop_unheard(chain, i)
-            changed |= settle_signs(chain, i)
-            changed |= fold_constants(chain, i, free_norm=free_norm)
-            changed |= merge_rays(chain, i, rounding)
-            changed |= fold_linear(chain, i, free_norm=free_norm)
-        changed |= join_linear_layers(chain, free_norm=free_norm)
+        for i in draft.hidden:
+            changed |= drop_unheard(draft, i)
+            changed |= settle_signs(draft, i)
+            changed |= fold_constants(draft, i, free_norm=free_norm)
+            changed |= merge_rays(draft, i, rounding)
+            changed |= fold_linear(draft, i, free_norm=free_norm)
+        changed |= join_linear_layers(draft, free_norm=free_norm)
         if not changed:
             return
 
 
-def drop_unheard(chain: Chain, i: int) -> bool:
+def drop_unheard(draft: Draft, i: int) -> bool:
     """Neurons of which the next layer takes nothing."""
-    return chain.drop(i, (chain.Ws[i + 1] == 0).all(0), "without output")
+    return draft.drop(i, (draft.Ws[i + 1] == 0).all(0), "without output")
 
 
-def fold_constants(chain: Chain, i: int, *, free_norm: bool, constant: Tensor | None = None, why: str = "") -> bool:
+def fold_constants(draft: Draft, i: int, *, free_norm: bool, constant: Tensor | None = None, why: str = "") -> bool:
     """Neurons of constant activation: their contribution goes into the next biases.
 
     ``constant`` are activations to be taken for constant, NaN where they are not; by default those of neurons without
     input.
     """
     if constant is None:
-        values = torch.where(chain.linear[i], chain.bs[i], activate(chain.bs[i], chain.slopes[i]))
-        silent = (chain.Ws[i] == 0).all(1)
+        values = torch.where(draft.linear[i], draft.bs[i], activate(draft.bs[i], draft.slopes[i]))
+        silent = (draft.Ws[i] == 0).all(1)
     else:
         values, silent = constant.nan_to_num(), ~constant.isnan()
     gone = silent & (values == 0)
-    changed = chain.drop(i, gone, why or "dead")
+    changed = draft.drop(i, gone, why or "dead")
     if not changed and bool(gone.any()):
         return False
     values, silent = values[~gone], silent[~gone]
-    if chain.bias == 0.0 or len(values) != len(chain.Ws[i]):
+    if draft.bias == 0.0 or len(values) != len(draft.Ws[i]):
         return changed
-    passed = chain.Ws[i + 1] * values
+    passed = draft.Ws[i + 1] * values
     left = torch.zeros_like(silent)
-    into, out = chain.incoming(i).square().sum(1), chain.Ws[i + 1].square().sum(0)
-    b, size = chain.bs[i + 1].clone(), chain.bs[i + 1].abs()
+    into, out = draft.incoming(i).square().sum(1), draft.Ws[i + 1].square().sum(0)
+    b, size = draft.bs[i + 1].clone(), draft.bs[i + 1].abs()
     for k in torch.nonzero(silent)[:, 0].tolist():
-        growth = float((b + passed[:, k]).square().sum() - b.square().sum()) / chain.bias**2
+        growth = float((b + passed[:, k]).square().sum() - b.square().sum()) / draft.bias**2
         if free_norm or growth <= float(into[k] + out[k]):
             b, size = b + passed[:, k], size + passed[:, k].abs()
             left[k] = True
     if not bool(left.any()):
         return changed
-    chain.bs[i + 1] = without_rounding(b, size)
-    chain.biased[i + 1] = True
-    chain.Ws[i + 1][:, left] = 0.0
-    return chain.drop(i, left, why or "constant") or changed
+    draft.bs[i + 1] = without_rounding(b, size)
+    draft.biased[i + 1] = True
+    draft.Ws[i + 1][:, left] = 0.0
+    return draft.drop(i, left, why or "constant") or changed
 
 
 def without_rounding(total: Tensor, size: Tensor) -> Tensor:
@@ -95,16 +95,16 @@ def without_rounding(total: Tensor, size: Tensor) -> Tensor:
     return torch.where(total.abs() <= 8 * torch.finfo(torch.float64).eps * size, 0.0, total)
 
 
-def settle_signs(chain: Chain, i: int) -> bool:
+def settle_signs(draft: Draft, i: int) -> bool:
     """Neurons that see non-negative activations only, through weights of one sign: never active, or linear."""
-    if i == 0 or chain.slopes[i] == 1.0:
+    if i == 0 or draft.slopes[i] == 1.0:
         return False
     # What passed a ReLU is not negative; linear neurons and other slopes may be.
-    positive = ~chain.linear[i - 1] if chain.slopes[i - 1] == 0.0 else torch.zeros_like(chain.linear[i - 1])
-    W, b = chain.Ws[i], chain.bs[i]
-    blind = (W[:, ~positive] == 0).all(1) & ~chain.linear[i]
+    positive = ~draft.linear[i - 1] if draft.slopes[i - 1] == 0.0 else torch.zeros_like(draft.linear[i - 1])
+    W, b = draft.Ws[i], draft.bs[i]
+    blind = (W[:, ~positive] == 0).all(1) & ~draft.linear[i]
     return mark_linear(
-        chain,
+        draft,
         i,
         always=blind & (W >= 0).all(1) & (b >= 0) & (W != 0).any(1),
         never=blind & (W <= 0).all(1) & (b <= 0) & (W != 0).any(1),
@@ -112,27 +112,27 @@ def settle_signs(chain: Chain, i: int) -> bool:
     )
 
 
-def mark_linear(chain: Chain, i: int, *, always: Tensor, never: Tensor, why: str) -> bool:
+def mark_linear(draft: Draft, i: int, *, always: Tensor, never: Tensor, why: str) -> bool:
     """Neurons above zero become linear, those below are linear of slope a, or go with the ReLU."""
-    if chain.slopes[i] != 0.0:
-        chain.Ws[i][never] *= chain.slopes[i]
-        chain.bs[i][never] *= chain.slopes[i]
+    if draft.slopes[i] != 0.0:
+        draft.Ws[i][never] *= draft.slopes[i]
+        draft.bs[i][never] *= draft.slopes[i]
         always, never = always | never, torch.zeros_like(never)
-    chain.linear[i] = chain.linear[i] | always
-    gone = chain.drop(i, never, why)
+    draft.linear[i] = draft.linear[i] | always
+    gone = draft.drop(i, never, why)
     return gone or bool(always.any())
 
 
-def merge_rays(chain: Chain, i: int, rounding: float) -> bool:
+def merge_rays(draft: Draft, i: int, rounding: float) -> bool:
     """Neurons whose rows [W, b] are positive multiples of one another."""
-    rows = chain.incoming(i)
+    rows = draft.incoming(i)
     sizes = rows.norm(dim=1)
-    candidates = torch.nonzero((sizes > 0) & ~chain.linear[i])[:, 0]
+    candidates = torch.nonzero((sizes > 0) & ~draft.linear[i])[:, 0]
     if len(candidates) < 2:
         return False
     units = rows[candidates] / sizes[candidates, None]
     first = first_of_ray(units, rounding)
-    outgoing = chain.Ws[i + 1]
+    outgoing = draft.Ws[i + 1]
     V, gone = _merged(outgoing, sizes, candidates, first)
     # Rows that differ by rounding stand for one another, but not where their outputs cancel: what is left of them there
     # is the difference itself, however small a part of the inputs sees it.
@@ -146,13 +146,13 @@ def merge_rays(chain: Chain, i: int, rounding: float) -> bool:
     if not bool(gone.any()):
         return False
     touched = candidates[first.unique()]
-    chain.Ws[i + 1] = V
+    draft.Ws[i + 1] = V
     # Balanced, the norm of the merged neuron is at most that of its parts (triangle inequality).
     into, out = sizes[touched], V[:, touched].norm(dim=0)
     factors = torch.ones(len(rows), dtype=torch.float64)
     factors[touched] = torch.where(out > 0, out / into, 1.0).sqrt()
-    chain.rescale(i, factors)
-    return chain.drop(i, gone, "on one ray")
+    draft.rescale(i, factors)
+    return draft.drop(i, gone, "on one ray")
 
 
 def _merged(outgoing: Tensor, sizes: Tensor, candidates: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ def first_of_ray(units: Tensor, rounding: float) -> Tensor:
     return first
 
 
-def fold_linear(chain: Chain, i: int, *, free_norm: bool, into: Tensor | None = None) -> bool:
+def fold_linear(draft: Draft, i: int, *, free_norm: bool, into: Tensor | None = None) -> bool:
     """Replace the linear neurons of a layer by as many as the rank of what they pass on.
 
     On activations α they pass on V(Wα + b). Its linear part, the rank of VW, stays; its constant goes into the next
@@ -197,33 +197,33 @@ def fold_linear(chain: Chain, i: int, *, free_norm: bool, into: Tensor | None = 
     an SVD have the least norm, twice the nuclear norm, of all pairs with their product. ``into`` (n_i, N), activations
     on data, counts only what they see.
     """
-    mask = chain.linear[i]
+    mask = draft.linear[i]
     count = int(mask.sum())
     if count == 0:
         return False
-    W, b, V = chain.Ws[i][mask], chain.bs[i][mask], chain.Ws[i + 1][:, mask]
-    first = chain.copy()
-    if chain.bias != 0.0:
+    W, b, V = draft.Ws[i][mask], draft.bs[i][mask], draft.Ws[i + 1][:, mask]
+    first = draft.copy()
+    if draft.bias != 0.0:
         offset = b
         if into is not None:
             mean = into.mean(1, keepdim=True)
             seen = W @ seen_part(into - mean)
             W, offset = seen, b + ((W - seen) @ mean)[:, 0]
-        if _replace(chain, i, W, torch.zeros_like(b), V):
-            chain.bs[i + 1] = first.bs[i + 1] + V @ offset
-            chain.biased[i + 1] = True
-            if free_norm or chain.norm <= first.norm:
+        if _replace(draft, i, W, torch.zeros_like(b), V):
+            draft.bs[i + 1] = first.bs[i + 1] + V @ offset
+            draft.biased[i + 1] = True
+            if free_norm or draft.norm <= first.norm:
                 return True
-        chain.become(first.copy())
-        return _replace(chain, i, W, offset, V)
-    return _replace(chain, i, W if into is None else W @ seen_part(into), b, V)
+        draft.become(first.copy())
+        return _replace(draft, i, W, offset, V)
+    return _replace(draft, i, W if into is None else W @ seen_part(into), b, V)
 
 
-def _replace(chain: Chain, i: int, W: Tensor, b: Tensor, V: Tensor) -> bool:
+def _replace(draft: Draft, i: int, W: Tensor, b: Tensor, V: Tensor) -> bool:
     """Linear neurons of the product V[W, b] in the place of those there are; nothing if they are not fewer."""
-    mask = chain.linear[i]
+    mask = draft.linear[i]
     count = int(mask.sum())
-    rows = W if chain.bias == 0.0 else torch.cat([W, b[:, None] / chain.bias], 1)
+    rows = W if draft.bias == 0.0 else torch.cat([W, b[:, None] / draft.bias], 1)
     Qv, Rv = torch.linalg.qr(V)
     Qw, Rw = torch.linalg.qr(rows.mT)
     U, s, Vh = thin_svd(Rv @ Rw.mT)
@@ -234,14 +234,14 @@ def _replace(chain: Chain, i: int, W: Tensor, b: Tensor, V: Tensor) -> bool:
         return False
     root = s[:rank].sqrt()
     places = torch.nonzero(mask)[:, 0]
-    into = chain.incoming(i).clone()
+    into = draft.incoming(i).clone()
     # An input that none of them took, or an output that took none of them, must not get rounding instead of 0.
     into[places[:rank]] = root[:, None] * (Qw @ Vh[:rank].mT).mT * (rows != 0).any(0)
-    chain.set_incoming(i, into)
-    chain.Ws[i + 1][:, places[:rank]] = (Qv @ U[:, :rank]) * root * (V != 0).any(1)[:, None]
+    draft.set_incoming(i, into)
+    draft.Ws[i + 1][:, places[:rank]] = (Qv @ U[:, :rank]) * root * (V != 0).any(1)[:, None]
     gone = torch.zeros_like(mask)
     gone[places[rank:]] = True
-    return chain.drop(i, gone, "linear, beyond their rank")
+    return draft.drop(i, gone, "linear, beyond their rank")
 
 
 def seen_part(into: Tensor) -> Tensor:
@@ -252,21 +252,21 @@ def seen_part(into: Tensor) -> Tensor:
     return U @ U.mT
 
 
-def join_linear_layers(chain: Chain, *, free_norm: bool) -> bool:
+def join_linear_layers(draft: Draft, *, free_norm: bool) -> bool:
     """Multiply two weights with only linear neurons between them where that has fewer parameters."""
     changed = False
-    for i in reversed(chain.hidden):
-        if not bool(chain.linear[i].all()):
+    for i in reversed(draft.hidden):
+        if not bool(draft.linear[i].all()):
             continue
-        trial = chain.copy()
+        trial = draft.copy()
         W = trial.Ws[i + 1] @ trial.Ws[i]
         b = trial.Ws[i + 1] @ trial.bs[i] + trial.bs[i + 1]
         trial.note(i, "layer joined with the next", len(trial.Ws[i]))
         trial.Ws[i : i + 2], trial.bs[i : i + 2] = [W], [b]
         trial.biased[i : i + 2] = [trial.biased[i] or trial.biased[i + 1]]
         del trial.slopes[i], trial.linear[i], trial.names[i]
-        smaller = trial.parameters <= chain.parameters
-        if smaller and (free_norm or trial.norm <= chain.norm):
-            chain.become(trial)
+        smaller = trial.parameters <= draft.parameters
+        if smaller and (free_norm or trial.norm <= draft.norm):
+            draft.become(trial)
             changed = True
     return changed

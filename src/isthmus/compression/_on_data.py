@@ -11,7 +11,7 @@ from torch import Tensor
 from isthmus._checks import as_tensor, check_number, fail
 from isthmus._cite import cites
 from isthmus._cone import RELATION, eliminate
-from isthmus.compression._chain import Chain
+from isthmus.compression._draft import Draft
 from isthmus.compression._everywhere import (
     fold_constants,
     fold_linear,
@@ -31,7 +31,7 @@ _MAX_ROUNDS = 10
 
 
 @cites("features2022", "Prop. 1, Prop. 7 and Prop. 15", ids=("A-merge", "A-caratheodory"))
-def shrink_on_data(chain: Chain, X: Tensor, *, rounding: float, free_norm: bool = True) -> None:
+def shrink_on_data(draft: Draft, X: Tensor, *, rounding: float, free_norm: bool = True) -> None:
     """Remove, in place, what the outputs on ``X`` (N, n_0) do not need.
 
     In turn, until nothing changes: neurons that are never active; constant ones into the biases; always active ones
@@ -40,129 +40,129 @@ def shrink_on_data(chain: Chain, X: Tensor, *, rounding: float, free_norm: bool 
     contributions to the next layer, or between covariances. None of them raises ‖θ‖² (with ``free_norm`` false).
     """
     for _ in range(_MAX_ROUNDS):
-        before = (chain.parameters, sum(int(mask.sum()) for mask in chain.linear))
+        before = (draft.parameters, sum(int(mask.sum()) for mask in draft.linear))
         # Nothing that is done to a layer changes what goes into it: one pass through the network serves all.
-        into = with_ones(X.mT, chain.bias)
-        for i in chain.hidden:
-            _settle(chain, i, into, free_norm=free_norm)
-            _remove_unseen(chain, i, into)
-            merge_rays(chain, i, rounding)
-            into = _activations(chain, i, into)
-        _remove_unseen(chain, len(chain.Ws) - 1, into)
-        shrink_everywhere(chain, rounding=rounding, free_norm=free_norm)
-        _one_dimensional(chain, X)
-        into = with_ones(X.mT, chain.bias)
-        for i in chain.hidden:
-            _relations(chain, i, into)
-            into = _activations(chain, i, into)
-        shrink_everywhere(chain, rounding=rounding, free_norm=free_norm)
-        if (chain.parameters, sum(int(mask.sum()) for mask in chain.linear)) == before:
+        into = with_ones(X.mT, draft.bias)
+        for i in draft.hidden:
+            _settle(draft, i, into, free_norm=free_norm)
+            _remove_unseen(draft, i, into)
+            merge_rays(draft, i, rounding)
+            into = _activations(draft, i, into)
+        _remove_unseen(draft, len(draft.Ws) - 1, into)
+        shrink_everywhere(draft, rounding=rounding, free_norm=free_norm)
+        _one_dimensional(draft, X)
+        into = with_ones(X.mT, draft.bias)
+        for i in draft.hidden:
+            _relations(draft, i, into)
+            into = _activations(draft, i, into)
+        shrink_everywhere(draft, rounding=rounding, free_norm=free_norm)
+        if (draft.parameters, sum(int(mask.sum()) for mask in draft.linear)) == before:
             return
 
 
-def settle_on_data(chain: Chain, X: Tensor, *, rounding: float, free_norm: bool = True) -> None:
+def settle_on_data(draft: Draft, X: Tensor, *, rounding: float, free_norm: bool = True) -> None:
     """The part of :func:`shrink_on_data` that solves nothing: never active, constant and always active neurons."""
-    into = with_ones(X.mT, chain.bias)
-    for i in chain.hidden:
-        _settle(chain, i, into, free_norm=free_norm)
-        into = _activations(chain, i, into)
-    shrink_everywhere(chain, rounding=rounding, free_norm=free_norm)
+    into = with_ones(X.mT, draft.bias)
+    for i in draft.hidden:
+        _settle(draft, i, into, free_norm=free_norm)
+        into = _activations(draft, i, into)
+    shrink_everywhere(draft, rounding=rounding, free_norm=free_norm)
 
 
-def _activations(chain: Chain, i: int, into: Tensor) -> Tensor:
+def _activations(draft: Draft, i: int, into: Tensor) -> Tensor:
     """What the next weight is applied to, from what ``Ws[i]`` is: samples as columns, the row β below."""
-    Z = chain.Ws[i] @ into[: chain.Ws[i].shape[1]] + chain.bs[i][:, None]
-    return with_ones(chain.sigma(i, Z.mT).mT, chain.bias)
+    Z = draft.Ws[i] @ into[: draft.Ws[i].shape[1]] + draft.bs[i][:, None]
+    return with_ones(draft.sigma(i, Z.mT).mT, draft.bias)
 
 
-def _settle(chain: Chain, i: int, into: Tensor, *, free_norm: bool) -> None:
+def _settle(draft: Draft, i: int, into: Tensor, *, free_norm: bool) -> None:
     """Never active, constant, or linear on the data; the linear ones reduced to their rank there."""
-    Z = into[: chain.Ws[i].shape[1]].mT @ chain.Ws[i].mT + chain.bs[i]
+    Z = into[: draft.Ws[i].shape[1]].mT @ draft.Ws[i].mT + draft.bs[i]
     top, low, high = Z.abs().amax(0), Z.amin(0), Z.amax(0)
-    active = ~chain.linear[i]
+    active = ~draft.linear[i]
     # At 0 the ReLU gives 0 as below it: no margin is needed for a neuron that never fires.
-    never = active & (high <= 0 if chain.slopes[i] == 0.0 else high < -STRICTLY * top)
+    never = active & (high <= 0 if draft.slopes[i] == 0.0 else high < -STRICTLY * top)
     always = active & (low > STRICTLY * top)
-    S = chain.sigma(i, Z)
+    S = draft.sigma(i, Z)
     flat = (S.amax(0) - S.amin(0)) <= 4 * torch.finfo(torch.float64).eps * S.abs().amax(0)
     constant = torch.where(flat & ~never & (S.abs().amax(0) > 0), S.mean(0), torch.nan)
-    if chain.bias != 0.0:
+    if draft.bias != 0.0:
         kept = ~never
-        if mark_linear(chain, i, always=always & constant.isnan(), never=never, why="never active on the data"):
-            constant = constant[kept] if len(chain.Ws[i]) == int(kept.sum()) else constant[:0]
-        if len(constant) == len(chain.Ws[i]) and not bool(constant.isnan().all()):
-            fold_constants(chain, i, free_norm=free_norm, constant=constant, why="constant on the data")
+        if mark_linear(draft, i, always=always & constant.isnan(), never=never, why="never active on the data"):
+            constant = constant[kept] if len(draft.Ws[i]) == int(kept.sum()) else constant[:0]
+        if len(constant) == len(draft.Ws[i]) and not bool(constant.isnan().all()):
+            fold_constants(draft, i, free_norm=free_norm, constant=constant, why="constant on the data")
     else:
-        mark_linear(chain, i, always=always, never=never, why="never active on the data")
-    if bool(chain.linear[i].any()):
-        fold_linear(chain, i, free_norm=free_norm, into=into[: chain.Ws[i].shape[1]])
+        mark_linear(draft, i, always=always, never=never, why="never active on the data")
+    if bool(draft.linear[i].any()):
+        fold_linear(draft, i, free_norm=free_norm, into=into[: draft.Ws[i].shape[1]])
 
 
-def _remove_unseen(chain: Chain, i: int, into: Tensor) -> None:
+def _remove_unseen(draft: Draft, i: int, into: Tensor) -> None:
     """W_ℓ ← W_ℓ P with P onto the span of the activations: Z_ℓ(Z^σ_{ℓ-1})⁺, without dividing by small numbers."""
-    rows = chain.incoming(i)
+    rows = draft.incoming(i)
     kept = rows @ seen_part(into)
     if float((rows - kept).norm()) <= 1e-12 * float(rows.norm()):
         return
-    if not chain.biased[i]:
+    if not draft.biased[i]:
         # Without a bias in this layer the projection must not make one: it acts on the weights alone.
         kept = torch.zeros_like(rows)
-        kept[:, : chain.Ws[i].shape[1]] = chain.Ws[i] @ seen_part(into[: chain.Ws[i].shape[1]])
-    chain.set_incoming(i, kept)
+        kept[:, : draft.Ws[i].shape[1]] = draft.Ws[i] @ seen_part(into[: draft.Ws[i].shape[1]])
+    draft.set_incoming(i, kept)
 
 
-def _one_dimensional(chain: Chain, X: Tensor) -> None:
+def _one_dimensional(draft: Draft, X: Tensor) -> None:
     """Prop. 15, for one hidden ReLU layer between scalars."""
-    if len(chain.Ws) != 2 or chain.Ws[0].shape[1] != 1 or len(chain.Ws[1]) != 1:
+    if len(draft.Ws) != 2 or draft.Ws[0].shape[1] != 1 or len(draft.Ws[1]) != 1:
         return
-    if chain.slopes[0] != 0.0 or chain.bias == 0.0 or bool(chain.linear[0].any()):
+    if draft.slopes[0] != 0.0 or draft.bias == 0.0 or bool(draft.linear[0].any()):
         return
     c, d, a = merge_one_dimensional(
-        chain.Ws[0][:, 0], chain.bs[0] / chain.bias, chain.Ws[1][0], X[:, 0], bias=chain.bias
+        draft.Ws[0][:, 0], draft.bs[0] / draft.bias, draft.Ws[1][0], X[:, 0], bias=draft.bias
     )
-    fewer = len(chain.Ws[0]) - len(c)
+    fewer = len(draft.Ws[0]) - len(c)
     if fewer <= 0 or len(c) == 0:
         return
-    chain.Ws, chain.linear = [c[:, None], a[None, :]], [torch.zeros(len(c), dtype=torch.bool)]
-    chain.bs[0] = chain.bias * d
-    chain.note(0, "merged within one gap of the data", fewer)
+    draft.Ws, draft.linear = [c[:, None], a[None, :]], [torch.zeros(len(c), dtype=torch.bool)]
+    draft.bs[0] = draft.bias * d
+    draft.note(0, "merged within one gap of the data", fewer)
 
 
-def _relations(chain: Chain, i: int, into: Tensor) -> None:
+def _relations(draft: Draft, i: int, into: Tensor) -> None:
     """Shares of the neurons by which some vanish: equal contributions to the next layer, or equal covariances."""
     # Balanced, a neuron costs twice the product of its norms, and a share of it that share of the cost.
-    chain.balance(i)
-    Z = chain.incoming(i) @ into
-    S = chain.sigma(i, Z.mT).mT
-    found = fewer_by_relations(S, chain.Ws[i + 1], chain.incoming(i).norm(dim=1) * chain.Ws[i + 1].norm(dim=0))
+    draft.balance(i)
+    Z = draft.incoming(i) @ into
+    S = draft.sigma(i, Z.mT).mT
+    found = fewer_by_relations(S, draft.Ws[i + 1], draft.incoming(i).norm(dim=1) * draft.Ws[i + 1].norm(dim=0))
     if found.state == "reduced":
-        _scale_both(chain, i, found.shares)
-        chain.drop(i, found.shares == 0, "by relations on the data")
-    elif len(Z) > Z.shape[1] * (Z.shape[1] + 1) and not bool(chain.linear[i].any()):
-        _equal_covariances(chain, i, Z, with_ones(S, chain.bias))
+        _scale_both(draft, i, found.shares)
+        draft.drop(i, found.shares == 0, "by relations on the data")
+    elif len(Z) > Z.shape[1] * (Z.shape[1] + 1) and not bool(draft.linear[i].any()):
+        _equal_covariances(draft, i, Z, with_ones(S, draft.bias))
 
 
-def _scale_both(chain: Chain, i: int, shares: Tensor) -> None:
-    chain.set_incoming(i, shares.sqrt()[:, None] * chain.incoming(i))
-    chain.Ws[i + 1] = chain.Ws[i + 1] * shares.sqrt()
+def _scale_both(draft: Draft, i: int, shares: Tensor) -> None:
+    draft.set_incoming(i, shares.sqrt()[:, None] * draft.incoming(i))
+    draft.Ws[i + 1] = draft.Ws[i + 1] * shares.sqrt()
 
 
-def _equal_covariances(chain: Chain, i: int, Z: Tensor, S: Tensor) -> None:
+def _equal_covariances(draft: Draft, i: int, Z: Tensor, S: Tensor) -> None:
     """At most N(N+1) neurons of the same K_ℓ and K^σ_ℓ, and W_{ℓ+1} = Z_{ℓ+1}(Z^σ_ℓ)⁺; kept only if it is exact."""
-    found = caratheodory(Z, slope=chain.slopes[i])
+    found = caratheodory(Z, slope=draft.slopes[i])
     if found.state != "reduced":
         return
-    trial = chain.copy()
+    trial = draft.copy()
     _scale_both(trial, i, found.shares)
     trial.drop(i, found.shares == 0, "at equal covariances")
     root = found.shares[found.shares > 0].sqrt()
     fewer = torch.cat([root[:, None] * S[: len(Z)][found.shares > 0], S[len(Z) :]])
-    wanted = chain.incoming(i + 1) @ S
+    wanted = draft.incoming(i + 1) @ S
     rows = KernelNorm(fewer).weights(wanted)
     trial.set_incoming(i + 1, rows)
     exact = float((rows @ fewer - wanted).abs().max()) <= 1e-13 * float(wanted.abs().max())
-    if exact and trial.norm <= chain.norm * (1 + 1e-12) and trial.biased == chain.biased:
-        chain.become(trial)
+    if exact and trial.norm <= draft.norm * (1 + 1e-12) and trial.biased == draft.biased:
+        draft.become(trial)
 
 
 # ---- Fewer neurons by linear relations on the data: shares of neurons, never a new direction (A-caratheodory)
@@ -178,7 +178,7 @@ SEED = 20220531
 
 
 @dataclass(frozen=True, eq=False)
-class Shares:
+class NeuronShares:
     """Non-negative shares of the n neurons of a layer; a neuron of share 0 can go.
 
     Attributes
@@ -203,14 +203,13 @@ class Shares:
 
 
 @cites("features2022", "after Def. 2, Prop. 15", ids=("A-merge",))
-def fewer_by_relations(S: Any, V: Any, costs: Any, *, tolerance: float = 1e-13) -> Shares:
+def fewer_by_relations(S: Any, V: Any, costs: Any, *, tolerance: float = 1e-13) -> NeuronShares:
     """Shares m ≥ 0 with V·diag(m)·S = V·S and Σm_i·cost_i ≤ Σcost_i, at most Rank{v_i ⊗ S_i} ≤ m·N of them positive.
 
     The next layer sees neuron i as v_i ⊗ S_i. Where these are dependent, weights move along a relation until a neuron
     vanishes, with the same pre-activations on the data and a norm that never grows (:func:`isthmus._cone.eliminate`).
-    A share scales a neuron by √m_i on both sides (:func:`with_shares`): no direction of an incoming weight and no sign
-    on the data changes. For a scalar output at most N neurons are left, whatever the inputs: fewer than the 4N of
-    Prop. 15.
+    A share scales a neuron by √m_i on both sides: no direction of an incoming weight and no sign on the data changes.
+    For a scalar output at most N neurons are left, whatever the inputs: fewer than the 4N of Prop. 15.
 
     Parameters
     ----------
@@ -260,7 +259,7 @@ def fewer_by_relations(S: Any, V: Any, costs: Any, *, tolerance: float = 1e-13) 
 
 
 @cites("features2022", "after Def. 2, Prop. 7", ids=("A-caratheodory",))
-def caratheodory(Z: Any, *, slope: float = 0.0, tolerance: float = 1e-12) -> Shares:
+def caratheodory(Z: Any, *, slope: float = 0.0, tolerance: float = 1e-12) -> NeuronShares:
     """Shares m ≥ 0 with Σm_i(z_iz_iᵀ, σ(z_i)σ(z_i)ᵀ) = Σ(z_iz_iᵀ, σ(z_i)σ(z_i)ᵀ), at most N(N+1) of them positive.
 
     Rows √m_i·z_i have the covariances K and K^σ of Z, whatever the amount of bias: with W = Z_{ℓ+1}(Z^σ_ℓ)⁺ recomputed
@@ -298,26 +297,12 @@ def caratheodory(Z: Any, *, slope: float = 0.0, tolerance: float = 1e-12) -> Sha
     return _result(shares, deviation, deviation <= tolerance + rounding)
 
 
-def with_shares(W: Tensor, b: Tensor | None, V: Tensor, shares: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Rows w_i√m_i (and biases) and columns v_i√m_i of the neurons of positive share.
-
-    Parameters
-    ----------
-    W, b, V : Tensor (n, d), (n,) or None, (m, n)
-        Incoming weights, biases and outgoing weights.
-    shares : Tensor (n,)
-    """
-    kept = shares > 0
-    root = shares[kept].sqrt()
-    return W[kept] * root[:, None], None if b is None else b[kept] * root, V[:, kept] * root
-
-
-def _result(shares: Tensor, deviation: float, exact: bool) -> Shares:
+def _result(shares: Tensor, deviation: float, exact: bool) -> NeuronShares:
     if not exact:
-        return Shares(torch.ones_like(shares), "not exact", 0.0)
+        return NeuronShares(torch.ones_like(shares), "not exact", 0.0)
     if bool((shares > 0).all()):
-        return Shares(torch.ones_like(shares), "independent", 0.0)
-    return Shares(shares, "reduced", deviation)
+        return NeuronShares(torch.ones_like(shares), "independent", 0.0)
+    return NeuronShares(shares, "reduced", deviation)
 
 
 def _functionals(rows: Tensor, count: int, draw: torch.Generator) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,22 +10,19 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from isthmus._errors import ConvergenceWarning
 from isthmus.compression._certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
-from isthmus.compression._chain import Chain, chain_of
+from isthmus.compression._draft import Draft
 from isthmus.compression._everywhere import ROUNDING, shrink_everywhere
 from isthmus.compression._on_data import settle_on_data, shrink_on_data
-from isthmus.compression._rebalance import rebalance
+from isthmus.compression._rebalance import rescaled
 from isthmus.compression._within import approximate
-from isthmus.networks import CompactNetwork, FullyConnected, Hourglass, PartlyLinear
-
-OWN = (FullyConnected, Hourglass, CompactNetwork)
+from isthmus.networks import FullyConnected, Network
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(eq=False)
-class Stack:
+class PlainStack:
     """Layers that only feed one another.
 
     Attributes
@@ -35,7 +31,9 @@ class Stack:
         Of the module that holds them.
     module : nn.Module
         One of our networks, or the layers as an ``nn.Sequential`` of their own.
-    chain : Chain
+    layers : FullyConnected
+        Those of the network, or a copy of those in the ``nn.Sequential``.
+    draft : Draft
     holder : nn.Module or None
         The ``nn.Sequential`` they stand in; None for a network of ours.
     first, last : str
@@ -44,17 +42,34 @@ class Stack:
 
     name: str
     module: nn.Module
-    chain: Chain
+    layers: FullyConnected
+    draft: Draft
     holder: nn.Module | None = None
     first: str = ""
     last: str = ""
 
+    @property
+    def entry(self) -> nn.Module:
+        """The module that is fed what ``layers`` would be."""
+        return self.layers if self.holder is None else next(iter(self.module.children()))
 
-def find_stacks(module: nn.Module) -> tuple[list[Stack], list[tuple[str, str]]]:
+    def rewritten(self, draft: Draft, *, rows: bool) -> nn.Module:
+        """A module of the kind, dtype and device of ``module``; ``rows`` if it is fed nothing but inputs (N, n_0)."""
+        own, mode = next(self.module.parameters()), self.module.training
+        made = draft.network(self.layers).to(own.device, own.dtype).requires_grad_(own.requires_grad).train(mode)
+        if isinstance(self.module, Network):
+            return self.module.with_plain_layers(made)
+        if any(made.linear) and not rows:
+            # The slopes of a PReLU belong to the second axis, which need not be the last.
+            return nn.Sequential(made)
+        return nn.Sequential(*(layer for layer in made.to_torch() if type(layer) is not nn.Identity)).train(mode)
+
+
+def find_stacks(module: nn.Module) -> tuple[list[PlainStack], list[tuple[str, str]]]:
     """Stacks of linear layers with homogeneous activations, and the other parts with parameters, with the reason."""
     places = Counter(id(child) for _, child in module.named_modules(remove_duplicate=False))
     owners = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
-    stacks: list[Stack] = []
+    stacks: list[PlainStack] = []
     untouched: list[tuple[str, str]] = []
     _visit(module, "", places, owners, stacks, untouched)
     return stacks, untouched
@@ -65,16 +80,16 @@ def _visit(
     name: str,
     places: Counter[int],
     owners: Counter[int],
-    stacks: list[Stack],
+    stacks: list[PlainStack],
     untouched: list[tuple[str, str]],
 ) -> None:
-    if type(module) in OWN:
+    own = module.plain_layers() if isinstance(module, Network) else None
+    if own is not None:
         problem = _problem(module, places, owners)
-        chain = chain_of(module)
-        if problem or chain is None:
+        if problem:
             untouched.append((name or "module", problem))
         else:
-            stacks.append(Stack(name, module, chain))
+            stacks.append(PlainStack(name, module, own, Draft.of(own)))
     elif type(module) is nn.Sequential:
         for run in _runs(module):
             if isinstance(run, tuple):
@@ -90,11 +105,12 @@ def _visit(
             if problem:
                 untouched.append((label, problem))
             else:
-                layers = nn.Sequential(*(layer for _, layer in run))
-                stacks.append(Stack(label, layers, _chain(run), module, run[0][0], run[-1][0]))
+                layers = _layers(run)
+                draft = Draft.of(layers, [name for name, layer in run[:-1] if isinstance(layer, nn.Linear)])
+                inside = nn.Sequential(*(layer for _, layer in run))
+                stacks.append(PlainStack(label, inside, layers, draft, module, run[0][0], run[-1][0]))
     else:
-        own = list(module.parameters(recurse=False))
-        if own:
+        if list(module.parameters(recurse=False)):
             untouched.append((name or "module", f"{type(module).__name__} is not a linear layer of a plain stack"))
         for child_name, child in module.named_children():
             if child_name == "parametrizations":
@@ -135,7 +151,7 @@ def _runs(sequence: nn.Sequential) -> Iterator[Run | tuple[str, nn.Module]]:
         if type(child) is nn.Linear and (not run or _fits(run, pending, child)):
             run += [*pending, (name, child)]
             pending = []
-        elif run and type(child) in (nn.ReLU, nn.LeakyReLU, nn.Identity, PartlyLinear) and _slope(child) is not None:
+        elif run and _activation(child, run[-1][1]) is not None:
             pending.append((name, child))
         else:
             if run:
@@ -154,35 +170,38 @@ def _fits(run: Run, pending: Run, linear: nn.Linear) -> bool:
     return same and sum(type(layer) is not nn.Identity for _, layer in pending) <= 1
 
 
-def _slope(layer: nn.Module) -> float | None:
-    if isinstance(layer, nn.ReLU):
-        return 0.0
-    if isinstance(layer, nn.LeakyReLU):
-        return float(layer.negative_slope) if -1.0 <= layer.negative_slope <= 1.0 else None
-    return layer.slope if isinstance(layer, PartlyLinear) else 1.0
+def _activation(layer: nn.Module, before: nn.Module) -> tuple[float, int] | None:
+    """Slope of a homogeneous activation, and how many neurons ``before`` it are linear; None for other modules."""
+    if type(layer) is nn.ReLU or type(layer) is nn.Identity:
+        return (0.0 if type(layer) is nn.ReLU else 1.0), 0
+    if type(layer) is nn.LeakyReLU:
+        return (float(layer.negative_slope), 0) if -1.0 <= layer.negative_slope <= 1.0 else None
+    if type(layer) is nn.PReLU and not layer.weight.requires_grad:
+        # As FullyConnected.to_torch writes it: 1 for linear neurons, which come first, and one slope for the others.
+        slopes = layer.weight.tolist()
+        linear = slopes.count(1.0)
+        others = set(slopes[linear:])
+        if linear and len(others) == 1 and len(slopes) == before.out_features and -1.0 <= min(others) < 1.0:
+            return min(others), linear
+    return None
 
 
-def _chain(run: Run) -> Chain:
-    linears = [(name, layer) for name, layer in run if isinstance(layer, nn.Linear)]
-    slopes, counts, between = [], [], (1.0, 0)
-    for _, layer in run[1:]:
+def _layers(run: Run) -> FullyConnected:
+    """A copy of the layers of a run, of one amount of bias 1."""
+    linears: list[nn.Linear] = []
+    found: list[tuple[float, int]] = []
+    for _, layer in run:
         if isinstance(layer, nn.Linear):
-            slopes.append(between[0])
-            counts.append(between[1])
-            between = (1.0, 0)
+            linears.append(layer)
+            found.append((1.0, 0))
         elif type(layer) is not nn.Identity:
-            between = (_slope(layer) or 0.0, layer.linear if isinstance(layer, PartlyLinear) else 0)
-    bs: list[Tensor | None] = [layer.bias for _, layer in linears]
-    return Chain.of(
-        [layer.weight for _, layer in linears],
-        bs,
-        slopes,
-        linear=counts,
-        names=[name for name, _ in linears[:-1]],
-    )
+            found[-1] = _activation(layer, linears[-1]) or (1.0, 0)
+    slopes, linear = zip(*found)
+    Ws, bs = [layer.weight for layer in linears], [layer.bias for layer in linears]
+    return FullyConnected.from_weights(Ws, bs, slope=slopes[:-1], linear=linear[:-1])
 
 
-def put_back(root: nn.Module, stack: Stack, made: nn.Module) -> None:
+def put_back(root: nn.Module, stack: PlainStack, made: nn.Module) -> None:
     """Set ``made`` in the place of the stack within ``root``, which holds it."""
     if stack.holder is None:
         parent_name, _, child = stack.name.rpartition(".")
@@ -217,9 +236,9 @@ PROBES, SCALES = 256, (0.1, 1.0, 10.0)
 
 @dataclass(eq=False)
 class Shrunk:
-    """A smaller chain, where it is equal to the first, and what to know about it."""
+    """A smaller draft, where it is equal to the first, and what to know about it."""
 
-    chain: Chain
+    draft: Draft
     domain: str
     points: int
     deviation: float = 0.0
@@ -246,13 +265,13 @@ class Options:
         return max(EXACT, 1e3 * self.eps if self.eps > 1e-12 else 0.0)
 
 
-def shrink_exactly(chain: Chain, X: Tensor | None, options: Options) -> Shrunk:
-    """Shrink a copy of ``chain`` as far as it goes without any change, everywhere or on the data."""
-    done = Shrunk(chain.copy(), UNCHANGED, 0)
-    probes = probe_points(chain.Ws[0].shape[1], X)
+def shrink_exactly(draft: Draft, X: Tensor | None, options: Options) -> Shrunk:
+    """Shrink a copy of ``draft`` as far as it goes without any change, everywhere or on the data."""
+    done = Shrunk(draft.copy(), UNCHANGED, 0)
+    probes = probe_points(draft.Ws[0].shape[1], X)
     _phase(
         done,
-        chain,
+        draft,
         EVERYWHERE,
         probes,
         options,
@@ -261,13 +280,13 @@ def shrink_exactly(chain: Chain, X: Tensor | None, options: Options) -> Shrunk:
     if X is not None:
         ways = [partial(shrink_on_data, X=X, rounding=rounding) for rounding in options.roundings]
         ways.append(partial(settle_on_data, X=X, rounding=options.roundings[-1]))
-        _phase(done, chain, ON_DATA, [X], options, ways)
+        _phase(done, draft, ON_DATA, [X], options, ways)
     return done
 
 
 def _phase(
     done: Shrunk,
-    first: Chain,
+    first: Draft,
     domain: str,
     at: list[Tensor],
     options: Options,
@@ -277,7 +296,7 @@ def _phase(
     wanted = [first(points) for points in at]
     for way in ways:
         for free in (True,) if options.free_norm else (True, False):
-            trial = done.chain.copy()
+            trial = done.draft.copy()
             way(trial, free_norm=free)
             note = balanced(trial) if options.rebalance else ""
             if options.free_norm or trial.norm <= first.norm * (1 + 1e-12):
@@ -292,24 +311,24 @@ def _phase(
                 f"rounding, and was taken back"
             )
             continue
-        if trial.parameters > done.chain.parameters:
+        if trial.parameters > done.draft.parameters:
             continue
-        smaller = trial.parameters < done.chain.parameters or _fewer_active(trial, done.chain)
-        if smaller or trial.norm < done.chain.norm * (1 - WORTH):
-            done.chain, done.domain, done.deviation = trial, domain, found
+        smaller = trial.parameters < done.draft.parameters or _fewer_active(trial, done.draft)
+        if smaller or trial.norm < done.draft.norm * (1 - WORTH):
+            done.draft, done.domain, done.deviation = trial, domain, found
             done.points = sum(len(points) for points in at)
             done.notes += [note] if note else []
         return
 
 
-def shrink_within(done: Shrunk, first: Chain, X: Tensor | None, tolerance: float, options: Options) -> Shrunk:
+def shrink_within(done: Shrunk, first: Draft, X: Tensor | None, tolerance: float, options: Options) -> Shrunk:
     """Fewer neurons and low-rank factors within ``tolerance`` of the outputs of ``first``; else ``done``."""
-    trial = None if X is None else approximate(done.chain, first(X), X, tolerance)
+    trial = None if X is None else approximate(done.draft, first(X), X, tolerance)
     if trial is None or X is None:
         return done
     note = balanced(trial) if options.rebalance else ""
     found = deviation(first(X), trial(X))
-    if found > tolerance or trial.parameters >= done.chain.parameters:
+    if found > tolerance or trial.parameters >= done.draft.parameters:
         return done
     notes = [*done.notes, *([note] if note else [])]
     if trial.norm > first.norm:
@@ -317,28 +336,25 @@ def shrink_within(done: Shrunk, first: Chain, X: Tensor | None, tolerance: float
     return Shrunk(trial, WITHIN, len(X), found, notes)
 
 
-def _fewer_active(trial: Chain, other: Chain) -> bool:
-    def active(chain: Chain) -> int:
-        return sum(int((~mask).sum()) for mask in chain.linear)
+def _fewer_active(trial: Draft, other: Draft) -> bool:
+    def active(draft: Draft) -> int:
+        return sum(int((~mask).sum()) for mask in draft.linear)
 
     return active(trial) < active(other)
 
 
-def balanced(chain: Chain) -> str:
+def balanced(draft: Draft) -> str:
     """Rescale all neurons to the least norm, in place; what to say of it, or nothing."""
-    if not len(chain.hidden):
+    if not len(draft.hidden):
         return ""
-    bs = [b / chain.bias for b in chain.bs] if chain.bias != 0.0 else None
+    bs = [b / draft.bias for b in draft.bs] if draft.bias != 0.0 else None
     # Scales do not depend on the activation as long as it is homogeneous.
-    net = FullyConnected.from_weights(chain.Ws, bs, slope=0.0, bias=chain.bias)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        done = rebalance(net)
+    done = rescaled(FullyConnected.from_weights(draft.Ws, bs, slope=0.0, bias=draft.bias))
     if done.norm_after > done.norm_before:
         return ""
-    chain.Ws = [W.detach().clone() for W in done.network.Ws]
+    draft.Ws = [W.detach().clone() for W in done.network.Ws]
     if bs is not None:
-        chain.bs = [chain.bias * b.detach() for b in done.network.bs]
+        draft.bs = [draft.bias * b.detach() for b in done.network.bs]
     return "" if done.state == "converged" else "rebalancing did not converge: the norm is not the least"
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,49 +10,35 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from isthmus._checks import as_tensor, check_integer, check_number, fail
-from isthmus.compression._chain import Chain
+from isthmus.compression._draft import Draft
 from isthmus.linalg import CHUNK_BYTES, chunk_rows, matrix, thin_svd
 from isthmus.measures._identity_cost import fewer_columns
-from isthmus.trace import activate, activation_derivative
+from isthmus.trace import activation_derivative
 
 #: Errors of single factors that are tried, in units of the tolerance of the outputs.
 ERRORS = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
 
 
-def approximate(chain: Chain, outputs: Tensor, X: Tensor, tolerance: float) -> Chain | None:
+def approximate(draft: Draft, outputs: Tensor, X: Tensor, tolerance: float) -> Draft | None:
     """The smallest of what is found within ``tolerance``·max|outputs| of ``outputs`` on X; None if nothing is smaller.
 
     Fewer neurons, these with factors in what is left of the tolerance, and factors alone are tried: which is smallest
     depends on the network.
     """
-    fewer = with_fewer_neurons(chain, X, tolerance)
-    tried = [fewer, with_factors(fewer, outputs, X, tolerance), with_factors(chain, outputs, X, tolerance)]
+    fewer = with_fewer_neurons(draft, X, tolerance).draft
+    tried = [fewer, with_factors(fewer, outputs, X, tolerance), with_factors(draft, outputs, X, tolerance)]
     scale = float(outputs.abs().max())
     serve = [one for one in tried if float((one(X) - outputs).abs().max()) <= tolerance * scale]
-    best = min(serve, key=lambda one: one.parameters, default=chain)
-    return best if best.parameters < chain.parameters else None
+    best = min(serve, key=lambda one: one.parameters, default=draft)
+    return best if best.parameters < draft.parameters else None
 
 
-def with_fewer_neurons(chain: Chain, X: Tensor, tolerance: float) -> Chain:
-    """The chain with neurons chosen in every layer and the weights after them refitted."""
-    bs = [b if has else None for b, has in zip(chain.bs, chain.biased)]
-    found = reduce_chain(chain.Ws, bs, chain.slopes, X, tolerance, linear=chain.linear)
-    made = chain.copy()
-    for i, kept in enumerate(found.kept):
-        made.linear[i] = chain.linear[i][kept]
-        if len(kept) < len(chain.Ws[i]):
-            made.note(i, "refitted within the tolerance", len(chain.Ws[i]) - len(kept))
-    made.Ws = [W.clone() for W in found.Ws]
-    made.bs = [torch.zeros(len(W), dtype=torch.float64) if b is None else b for W, b in zip(found.Ws, found.bs)]
-    return made
-
-
-def with_factors(chain: Chain, outputs: Tensor, X: Tensor, tolerance: float) -> Chain:
-    """The chain with layers of low rank on the data as two factors, where r(m + n) < mn; itself if nothing serves."""
+def with_factors(draft: Draft, outputs: Tensor, X: Tensor, tolerance: float) -> Draft:
+    """The draft with layers of low rank on the data as two factors, where r(m + n) < mn; itself if nothing serves."""
     allowed = tolerance * float(outputs.abs().max())
-    best = chain
+    best = draft
     for error in ERRORS:
-        trial = _factored(chain, X, error * tolerance)
+        trial = _factored(draft, X, error * tolerance)
         near = float((trial(X) - outputs).abs().max()) <= allowed
         if near and trial.parameters < best.parameters:
             best = trial
@@ -61,17 +46,17 @@ def with_factors(chain: Chain, outputs: Tensor, X: Tensor, tolerance: float) -> 
     return best
 
 
-def _factored(chain: Chain, X: Tensor, error: float) -> Chain:
-    """All layers factored that can be within this error each, activations being those of the factored chain."""
-    made = chain.copy()
+def _factored(draft: Draft, X: Tensor, error: float) -> Draft:
+    """All layers factored that can be within this error each, activations being those of the factored draft."""
+    made = draft.copy()
     made.Ws, made.bs, made.biased, made.slopes, made.linear, made.names = [], [], [], [], [], []
     S = X
-    for i, (W, b) in enumerate(zip(chain.Ws, chain.bs)):
-        found = factor(W, S.mT, b, tolerance=error, offset=chain.biased[i])
+    for i, (W, b) in enumerate(zip(draft.Ws, draft.bs)):
+        found = factor(W, S.mT, b, tolerance=error, offset=draft.biased[i])
         if found is not None and found.b is not None:
             made.Ws += [found.B, found.A]
             made.bs += [torch.zeros(found.rank, dtype=torch.float64), found.b]
-            made.biased += [False, chain.biased[i]]
+            made.biased += [False, draft.biased[i]]
             made.slopes.append(1.0)
             made.linear.append(torch.ones(found.rank, dtype=torch.bool))
             made.names.append(f"factors of weight {i + 1}")
@@ -79,13 +64,13 @@ def _factored(chain: Chain, X: Tensor, error: float) -> Chain:
         else:
             made.Ws.append(W)
             made.bs.append(b)
-            made.biased.append(chain.biased[i])
+            made.biased.append(draft.biased[i])
             Z = S @ W.mT + b
-        if i < len(chain.Ws) - 1:
-            made.slopes.append(chain.slopes[i])
-            made.linear.append(chain.linear[i])
-            made.names.append(chain.names[i])
-            S = chain.sigma(i, Z)
+        if i < len(draft.Ws) - 1:
+            made.slopes.append(draft.slopes[i])
+            made.linear.append(draft.linear[i])
+            made.names.append(draft.names[i])
+            S = draft.sigma(i, Z)
     return made
 
 
@@ -116,11 +101,6 @@ class Factors:
 def saves(m: int, n: int, rank: int) -> bool:
     """Whether r(m + n) < mn."""
     return rank * (m + n) < m * n
-
-
-def most_rank(m: int, n: int) -> int:
-    """The largest r with r(m + n) < mn; 0 if there is none."""
-    return max(0, (m * n - 1) // (m + n))
 
 
 def factor(
@@ -191,7 +171,7 @@ DECADES = 10
 
 HALVINGS = 6
 
-#: A stack that deviates by at most this many times the tolerance is worth polishing.
+#: A draft that deviates by at most this many times the tolerance is worth polishing.
 REACH = 30.0
 
 #: Iterations of it, and what they may cost: iterations × samples × parameters.
@@ -200,82 +180,65 @@ STEPS, WORK = 300, 2e10
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """A stack of layers with fewer neurons.
+    """A draft with fewer neurons.
 
     Attributes
     ----------
-    Ws : list of Tensor (n_{i+1}, n_i)
-    bs : list of Tensor (n_{i+1},) or None
+    draft : Draft
     kept : list of Tensor (n_{i+1},) of int64
         Of each hidden layer, which of its neurons.
     threshold : float
         τ; 0 if nothing smaller served.
     deviation : float
         max|Δoutput| / max|output| on the data.
-    parameters : int
     state : str
         ``"refitted"`` layer by layer; ``"polished"`` if then all weights were fitted together; ``"unchanged"`` when no
-        smaller stack was found within the tolerance.
+        smaller draft was found within the tolerance.
     """
 
-    Ws: list[Tensor]
-    bs: list[Tensor | None]
+    draft: Draft
     kept: list[Tensor]
     threshold: float
     deviation: float
-    parameters: int
     state: str
 
 
 @torch.no_grad()
-def reduce_chain(
-    Ws: Sequence[Tensor],
-    bs: Sequence[Tensor | None],
-    slopes: Sequence[float],
-    X: Any,
-    tolerance: float,
-    *,
-    linear: Sequence[Tensor] | None = None,
-    steps: int = STEPS,
-) -> Reduced:
+def with_fewer_neurons(draft: Draft, X: Any, tolerance: float, *, steps: int = STEPS) -> Reduced:
     """Fewer neurons in every hidden layer with max|Δoutput| ≤ tolerance·max|output| on X.
 
     Front to back: neurons of the current network are chosen by :func:`choose_neurons` until they explain the original
     next pre-activations up to τ, and the next weights are refitted to these. The error of a layer is measured where it
     counts: weighted by E[JᵀJ], J the derivative of the outputs, it is to first order the relative error of the outputs.
-    If they deviate by a little more than allowed, all weights are fitted to them together (:func:`polish`), where
+    If they deviate by a little more than allowed, all weights are fitted to them together (:func:`fit_together`), where
     there are two numbers to match, samples × outputs, for each weight. The one τ is the largest that stays within the
     tolerance, by halving; of all that did, the one with the fewest parameters is polished to the end.
 
     Parameters
     ----------
-    Ws, bs : W_i (n_{i+1}, n_i), and what is added to W_i·x or None
-        Float64. A layer without biases gets none.
-    slopes : sequence of float
-        Of each hidden layer.
+    draft : Draft
+        Not modified. A layer without biases gets none.
     X : array (N, n_0)
         Samples as rows. The tolerance is promised on these alone.
     tolerance : float
-    linear : sequence of Tensor (n_{i+1},) of bool, optional
-        Neurons without activation.
     steps : int
         Of each polishing; 0 for none.
     """
-    who = "reduce_chain"
+    who = "with_fewer_neurons"
     check_number(who, "tolerance", tolerance, low=0.0)
-    stack = _Stack(Ws, bs, slopes, matrix(who, "X", X), linear)
-    unchanged = [torch.arange(len(W)) for W in Ws[:-1]]
-    best = Reduced(list(Ws), list(bs), unchanged, 0.0, 0.0, count_parameters(Ws, bs), "unchanged")
-    if stack.scale == 0.0 or len(Ws) < 2 or tolerance == 0.0:
+    first = _Original(draft, matrix(who, "X", X))
+    best = Reduced(draft, [torch.arange(n) for n in draft.widths], 0.0, 0.0, "unchanged")
+    if first.scale == 0.0 or not draft.hidden or tolerance == 0.0:
         return best
 
     def within(threshold: float) -> bool:
         nonlocal best
-        found = stack.reduced(threshold)
-        if tolerance < found.deviation <= REACH * tolerance and found.parameters < best.parameters:
-            found = stack.polished(found, steps, stop=tolerance)
+        found = first.reduced(threshold)
+        smaller = found.draft.parameters < best.draft.parameters
+        if tolerance < found.deviation <= REACH * tolerance and smaller:
+            found = first.polished(found, steps, stop=tolerance)
         serves = found.deviation <= tolerance
-        if serves and found.parameters < best.parameters:
+        if serves and smaller:
             best = found
         return serves
 
@@ -291,54 +254,36 @@ def reduce_chain(
         middle = (low * high) ** 0.5
         low, high = (middle, high) if within(middle) else (low, middle)
     # The search stops at the tolerance; what these neurons can do is usually better, also off the data.
-    nearer = stack.polished(best, steps, stop=0.0) if best.state != "unchanged" else best
+    nearer = first.polished(best, steps, stop=0.0) if best.state != "unchanged" else best
     return nearer if nearer.deviation < best.deviation else best
 
 
-def count_parameters(Ws: Sequence[Tensor], bs: Sequence[Tensor | None]) -> int:
-    """Scalars of a stack."""
-    return sum(W.numel() for W in Ws) + sum(0 if b is None else len(b) for b in bs)
+class _Original:
+    """The draft as it was, its pre-activations on the data, and how much these matter; samples as columns."""
 
-
-class _Stack:
-    """The original layers, their pre-activations on the data, and how much these matter."""
-
-    def __init__(
-        self,
-        Ws: Sequence[Tensor],
-        bs: Sequence[Tensor | None],
-        slopes: Sequence[float],
-        X: Tensor,
-        linear: Sequence[Tensor] | None,
-    ) -> None:
-        self.Ws, self.bs, self.slopes = list(Ws), list(bs), list(slopes)
-        self.linear = [torch.zeros(len(W), dtype=torch.bool) for W in Ws[:-1]] if linear is None else list(linear)
-        self.X = X.mT
-        self.targets: list[Tensor] = []
-        S = self.X
-        for i, (W, b) in enumerate(zip(Ws, bs)):
-            self.targets.append(_affine(W, b, S))
-            if i + 1 < len(Ws):
-                S = sigma(self.targets[-1], slopes[i], self.linear[i])
+    def __init__(self, draft: Draft, X: Tensor) -> None:
+        self.draft, self.X = draft, X.mT
+        self.targets = preactivations(draft, self.X)
         self.scale = float(self.targets[-1].abs().max())
         self.weights = self._sensitivities()
 
     def _sensitivities(self) -> list[Tensor]:
         """Square roots of E[JᵀJ] at each layer's pre-activations, J the derivative of the outputs."""
-        d, N = len(self.Ws[-1]), self.X.shape[1]
-        widest = max(max(W.shape) for W in self.Ws)
+        Ws = self.draft.Ws
+        d, N = len(Ws[-1]), self.X.shape[1]
+        widest = max(max(W.shape) for W in Ws)
         size = chunk_rows(N, 16.0 * d * widest, CHUNK_BYTES)
-        sums = [torch.zeros(len(W), len(W), dtype=torch.float64) for W in self.Ws]
+        sums = [torch.zeros(len(W), len(W), dtype=torch.float64) for W in Ws]
         for start in range(0, N, size):
             rows = slice(start, start + size)
             J = torch.eye(d, dtype=torch.float64).expand(min(size, N - start), d, d)
-            for i in range(len(self.Ws) - 1, -1, -1):
+            for i in range(len(Ws) - 1, -1, -1):
                 flat = J.reshape(-1, J.shape[2])
                 sums[i] += flat.mT @ flat
                 if i:
-                    D = activation_derivative(self.targets[i - 1][:, rows], self.slopes[i - 1])
-                    D = torch.where(self.linear[i - 1][:, None], 1.0, D)
-                    J = (J @ self.Ws[i]) * D.mT[:, None, :]
+                    D = activation_derivative(self.targets[i - 1][:, rows], self.draft.slopes[i - 1])
+                    D = torch.where(self.draft.linear[i - 1][:, None], 1.0, D)
+                    J = (J @ Ws[i]) * D.mT[:, None, :]
         roots = []
         for M in sums:
             values, vectors = torch.linalg.eigh(M / N)
@@ -347,42 +292,47 @@ class _Stack:
 
     def reduced(self, threshold: float) -> Reduced:
         """One pass from the inputs to the outputs at this τ."""
-        Ws, bs, kept = [self.Ws[0]], [self.bs[0]], []
+        made, kept = self.draft.copy(), []
         S = self.X
-        for i in range(len(self.Ws) - 1):
-            A = sigma(_affine(Ws[i], bs[i], S), self.slopes[i], self.linear[i])
-            T, biased = self.targets[i + 1], self.bs[i + 1] is not None
+        for i in made.hidden:
+            A = made.sigma(i, _affine(made, i, S).mT).mT
+            T, biased = self.targets[i + 1], made.biased[i + 1]
             seen = self.weights[i + 1] @ (T - T.mean(1, keepdim=True) if biased else T)
             # Directions of the activations that are too small to matter off the data are not blown up for less than τ.
-            size = float((self.weights[i + 1] @ self.Ws[i + 1]).square().sum())
+            size = float((self.weights[i + 1] @ self.draft.Ws[i + 1]).square().sum())
             ridge = RIDGE * threshold**2 * float(seen.square().sum()) / max(size, torch.finfo(torch.float64).tiny)
             J = choose_neurons(A, seen, bias=biased, tolerance=threshold, ridge=ridge).least(threshold)
-            Ws[i], b = Ws[i][J], bs[i]
-            bs[i] = None if b is None else b[J]
-            W, b = refit(A[J], T, bias=biased, ridge=ridge)
-            Ws.append(W)
-            bs.append(b)
-            kept.append(J)
+            if len(J) < len(A):
+                made.note(i, "refitted within the tolerance", len(A) - len(J))
+            made.Ws[i], made.bs[i], made.linear[i] = made.Ws[i][J], made.bs[i][J], made.linear[i][J]
             S = A[J]
-        deviation = float((_affine(Ws[-1], bs[-1], S) - self.targets[-1]).abs().max()) / self.scale
-        return Reduced(Ws, bs, kept, threshold, deviation, count_parameters(Ws, bs), "refitted")
+            made.Ws[i + 1], made.bs[i + 1] = refit(S, T, bias=biased, ridge=ridge)
+            kept.append(J)
+        error = _affine(made, len(kept), S) - self.targets[-1]
+        return Reduced(made, kept, threshold, float(error.abs().max()) / self.scale, "refitted")
 
     def polished(self, found: Reduced, steps: int, *, stop: float) -> Reduced:
         """The same neurons with all weights fitted together, until the outputs deviate by at most ``stop``."""
-        samples = self.X.shape[1]
-        count = min(steps, int(WORK / (samples * found.parameters)))
+        size = found.draft.parameters
+        count = min(steps, int(WORK / (self.X.shape[1] * size)))
         # With nearly as many weights as numbers to match, they would follow the samples and nothing else.
-        if count < 1 or 2 * found.parameters > self.targets[-1].numel():
+        if count < 1 or 2 * size > self.targets[-1].numel():
             return found
-        linear = [mask[J] for mask, J in zip(self.linear, found.kept)]
-        Ws, bs, deviation = polish(
-            found.Ws, found.bs, self.slopes, linear, self.X, self.targets[-1], steps=count, stop=stop
-        )
-        return Reduced(Ws, bs, found.kept, found.threshold, deviation, found.parameters, "polished")
+        made, deviation = fit_together(found.draft, self.X, self.targets[-1], steps=count, stop=stop)
+        return Reduced(made, found.kept, found.threshold, deviation, "polished")
 
 
-def _affine(W: Tensor, b: Tensor | None, S: Tensor) -> Tensor:
-    return W @ S if b is None else W @ S + b[:, None]
+def preactivations(draft: Draft, S: Tensor) -> list[Tensor]:
+    """Of all layers on inputs S (n_0, N): samples as columns; the last are the outputs."""
+    found = []
+    for i in range(len(draft.Ws)):
+        found.append(_affine(draft, i, S))
+        S = draft.sigma(i, found[-1].mT).mT if i < len(draft.hidden) else S
+    return found
+
+
+def _affine(draft: Draft, i: int, S: Tensor) -> Tensor:
+    return draft.Ws[i] @ S + draft.bs[i][:, None]
 
 
 # ---- Which neurons of a layer explain the next one, and the weights after them refitted: orthogonal least squares
@@ -393,7 +343,7 @@ CUT = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Ordered:
     """Neurons of a layer in the order in which they explain the next one.
 
     Attributes
@@ -416,7 +366,7 @@ class Choice:
         return self.order[: max(1, count)].sort().values
 
 
-def choose_neurons(S: Any, T: Any, *, bias: bool = True, tolerance: float = 0.0, ridge: float = 0.0) -> Choice:
+def choose_neurons(S: Any, T: Any, *, bias: bool = True, tolerance: float = 0.0, ridge: float = 0.0) -> Ordered:
     """Neurons by orthogonal least squares: each next one lowers ‖T − W'[S_J; 1]‖² + γ‖W'‖² most.
 
     The gain of neuron i is ‖R s̃_iᵀ‖² / ‖s̃_i‖², R the residual and s̃_i what is left of its activations beside the chosen
@@ -443,7 +393,7 @@ def choose_neurons(S: Any, T: Any, *, bias: bool = True, tolerance: float = 0.0,
         A, B = A - A.mean(1, keepdim=True), B - B.mean(1, keepdim=True)
     whole = float(B.norm())
     if whole == 0.0:
-        return Choice(torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.float64), 0.0)
+        return Ordered(torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.float64), 0.0)
     A, B = _with_ridge(A, B, ridge)
     fitted = torch.linalg.lstsq(A.mT, B.mT, rcond=CUT, driver="gelsd").solution.mT @ A
     floor = float((B - fitted).norm()) / whole
@@ -466,15 +416,18 @@ def choose_neurons(S: Any, T: Any, *, bias: bool = True, tolerance: float = 0.0,
         free &= sizes > rounding
         errors.append(float(B.norm()) / whole)
     # Without any neuron that moves, one stands for all.
-    return Choice(torch.tensor(order or [0], dtype=torch.int64), torch.tensor(errors, dtype=torch.float64), floor)
+    return Ordered(torch.tensor(order or [0], dtype=torch.int64), torch.tensor(errors, dtype=torch.float64), floor)
 
 
-def refit(S: Tensor, T: Tensor, *, bias: bool, ridge: float = 0.0) -> tuple[Tensor, Tensor | None]:
-    """W', b' = argmin ‖T − W'S − b'1ᵀ‖² + γ‖W'‖²; directions of S below 1e-10 of the largest are left out."""
+def refit(S: Tensor, T: Tensor, *, bias: bool, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
+    """W', b' = argmin ‖T − W'S − b'1ᵀ‖² + γ‖W'‖²; directions of S below 1e-10 of the largest are left out.
+
+    Without ``bias`` b' is 0.
+    """
     mean_S, mean_T = (S.mean(1), T.mean(1)) if bias else (S.new_zeros(len(S)), T.new_zeros(len(T)))
     A, B = _with_ridge(S - mean_S[:, None], T - mean_T[:, None], ridge)
     W = torch.linalg.lstsq(A.mT, B.mT, rcond=CUT, driver="gelsd").solution.mT
-    return W, mean_T - W @ mean_S if bias else None
+    return W, mean_T - W @ mean_S
 
 
 def _allowed(floor: float, tolerance: float) -> float:
@@ -491,47 +444,20 @@ def _with_ridge(A: Tensor, B: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
     return A, B
 
 
-# ---- All weights of a reduced stack fitted together to the outputs of the original, until they are near enough
+# ---- All weights of a smaller draft fitted together to the outputs of the original, until they are near enough
 
 
 #: Pairs that L-BFGS remembers.
 MEMORY = 30
 
 
-def run(
-    Ws: Sequence[Tensor], bs: Sequence[Tensor | None], slopes: Sequence[float], linear: Sequence[Tensor], S: Tensor
-) -> Tensor:
-    """Outputs (n_L, N) of a stack on inputs S (n_0, N), samples as columns; ``linear`` neurons have no activation."""
-    for i, (W, b) in enumerate(zip(Ws, bs)):
-        S = W @ S if b is None else W @ S + b[:, None]
-        if i + 1 < len(Ws):
-            S = sigma(S, slopes[i], linear[i])
-    return S
-
-
-def sigma(Z: Tensor, slope: float, linear: Tensor) -> Tensor:
-    """σ_a(Z) for rows that are not ``linear``."""
-    S = activate(Z, slope)
-    return torch.where(linear[:, None], Z, S) if bool(linear.any()) else S
-
-
-def polish(
-    Ws: Sequence[Tensor],
-    bs: Sequence[Tensor | None],
-    slopes: Sequence[float],
-    linear: Sequence[Tensor],
-    X: Tensor,
-    Y: Tensor,
-    *,
-    steps: int,
-    stop: float,
-) -> tuple[list[Tensor], list[Tensor | None], float]:
+def fit_together(draft: Draft, X: Tensor, Y: Tensor, *, steps: int, stop: float) -> tuple[Draft, float]:
     """Lower ‖f(X) − Y‖² over all weights by L-BFGS, from those given, until max|f(X) − Y| ≤ stop·max|Y|.
 
     Parameters
     ----------
-    Ws, bs, slopes, linear
-        The stack. Layers without biases stay so.
+    draft : Draft
+        Not modified. Layers without biases stay so.
     X, Y : Tensor (n_0, N), (n_L, N)
         Samples as columns.
     steps : int
@@ -540,24 +466,24 @@ def polish(
 
     Returns
     -------
-    Ws, bs, deviation
+    draft, deviation
         Of the iterate with the least max|f(X) − Y| / max|Y|.
     """
-    tensors = [*Ws, *(b for b in bs if b is not None)]
+    tensors = [*draft.Ws, *(b for b, has in zip(draft.bs, draft.biased) if has)]
     sizes = [t.numel() for t in tensors]
     square, top = float(Y.square().mean()), float(Y.abs().max())
     best: tuple[float, Tensor | None] = (float("inf"), None)
 
-    def unpack(vector: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
-        parts = [part.reshape(t.shape) for part, t in zip(vector.split(sizes), tensors)]
-        biases = iter(parts[len(Ws) :])
-        return parts[: len(Ws)], [None if b is None else next(biases) for b in bs]
+    def at(vector: Tensor) -> Draft:
+        parts = iter([part.reshape(t.shape) for part, t in zip(vector.split(sizes), tensors)])
+        Ws = [next(parts) for _ in draft.Ws]
+        return replace(draft, Ws=Ws, bs=[next(parts) if has else b for b, has in zip(draft.bs, draft.biased)])
 
     def value(point: object) -> tuple[float, object]:
         nonlocal best
         vector = torch.tensor(point, dtype=torch.float64, requires_grad=True)
         with torch.enable_grad():
-            error = run(*unpack(vector), slopes, linear, X) - Y
+            error = preactivations(at(vector), X)[-1] - Y
             loss = error.square().mean() / square
             loss.backward()
         found = float(error.detach().abs().max()) / top
@@ -573,7 +499,5 @@ def polish(
     start = torch.cat([t.reshape(-1) for t in tensors]).numpy()
     options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
     minimize(value, start, jac=True, method="L-BFGS-B", callback=enough, options=options)
-    if best[1] is None:  # no finite value at all
-        return list(Ws), list(bs), float("inf")
-    weights, biases = unpack(best[1])
-    return [W.clone() for W in weights], [None if b is None else b.clone() for b in biases], best[0]
+    # Without any finite value nothing was better than what was given.
+    return (draft if best[1] is None else at(best[1])).copy(), best[0]

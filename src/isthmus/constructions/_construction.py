@@ -14,7 +14,7 @@ from torch import Tensor
 from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus.measures import parameter_norms
-from isthmus.networks import FullyConnected
+from isthmus.networks import FullyConnected, Network
 from isthmus.trace import activate
 
 
@@ -111,7 +111,7 @@ def as_construction(who: str, name: str, net: FullyConnected | Construction) -> 
     """A construction as it is; of a plain network a copy, known by its norm and its narrowest layer."""
     if isinstance(net, Construction):
         return net
-    if not isinstance(net, FullyConnected):
+    if not isinstance(net, Network) or net.plain_layers() is not net:
         fail(who, f"`{name}` must be a FullyConnected or a Construction", type(net).__name__, "Convert it first.")
     known = Known(parameter_norms(net).total, min(net.dims), None, everywhere(net.dims[0]))
     return Construction(copy.deepcopy(net), known)

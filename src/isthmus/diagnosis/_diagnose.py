@@ -34,9 +34,9 @@ from isthmus.diagnosis._ranks import (
 from isthmus.diagnosis._result import Diagnosis, LayerDiagnosis, Spectrum, WeightDiagnosis
 from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum, weighted_layers
 from isthmus.diagnosis._whole import describe, fit_numbers, fully_connected_numbers, mechanics_of
-from isthmus.measures import GapRule, Reading, bottleneck_rank, kept_frequencies, read_spectrum
+from isthmus.measures import GapRule, Reading, bottleneck_rank, read_spectrum
 from isthmus.measures._bottleneck_rank import read_samples
-from isthmus.networks import ConvolutionalNet, FullyConnected, Hourglass, LeakyResNet, from_torch
+from isthmus.networks import FullyConnected, Network, from_torch
 from isthmus.objective import LOSSES
 
 #: Samples that are run with one layer frozen, for every layer.
@@ -115,7 +115,7 @@ def diagnose(
         check_number(who, "ridge", ridge, low=0.0)
     check_integer(who, "seed", seed, low=0)
     plain, notes = unwrap(module)
-    convolved = plain if isinstance(plain, ConvolutionalNet) else None
+    family = plain if isinstance(plain, Network) else None
     plain = as_torch(plain)
     weighted = [layer for layer in weighted_layers(plain) if wanted(layer.name, layers)]
     if layers is not None and not weighted:
@@ -140,12 +140,12 @@ def diagnose(
     table = found.layers()
     narrow = found.isthmus(table)
     if layers is None:
-        more, by_trace = _of_family(plain, convolved, batches.first(TRACE_SAMPLES)[0], found, ridge)
+        more, by_trace = _of_family(plain, family, batches.first(TRACE_SAMPLES)[0], found, ridge)
         numbers |= more
         narrow = by_trace or narrow
     moved = None
-    if isinstance(plain, LeakyResNet) and Y is not None and ridge is not None:
-        moved = mechanics_of(plain, batches, Y, loss, ridge)
+    if family is not None and Y is not None and ridge is not None:
+        moved = mechanics_of(family, batches, Y, loss, ridge)
     settings = {
         "ridge": ridge,
         "loss": loss,
@@ -207,7 +207,7 @@ def _measure(
 
 
 def _of_family(
-    plain: nn.Module, convolved: ConvolutionalNet | None, inputs: Sequence[Any], found: Findings, ridge: float | None
+    plain: nn.Module, family: Network | None, inputs: Sequence[Any], found: Findings, ridge: float | None
 ) -> tuple[dict[str, Any], Isthmus | None]:
     """Numbers that only some families have, and the rank of a fully connected network by its whole trace."""
     numbers: dict[str, Any] = {}
@@ -220,24 +220,28 @@ def _of_family(
         if found.finite:
             order = [layer.name for layer in found.weighted]
             narrow = isthmus_of_chain(bottleneck_rank(chain.trace(X.double())), order, chain.dims[0], chain.dims[-1])
-    if convolved is not None and found.finite:
-        numbers["kept_frequencies"] = kept_frequencies(convolved.trace(X)).to_dict()
+    if family is not None and found.finite:
+        numbers |= family.numbers(X)
     return numbers, narrow
 
 
 def as_torch(module: nn.Module) -> nn.Module:
     """The same with networks of this library, itself or inside, as plain layers, which can be hooked."""
-    ours = (FullyConnected, Hourglass, ConvolutionalNet)
-    if not any(isinstance(part, ours) for part in module.modules()):
+    if not any(isinstance(part, Network) for part in module.modules()):
         return module
     # New layers draw their first weights from the global generator.
     with torch.random.fork_rng(devices=[]):
-        if isinstance(module, ours):
-            return (module.merged() if isinstance(module, Hourglass) else module).to_torch()
+        if isinstance(module, Network):
+            made = module.simplified().to_torch()
+            # A family that has no plain form is looked at as it is.
+            return module if isinstance(made, Network) else made
         whole = copy.deepcopy(module)
+        replaced: list[str] = []
         for name, part in list(whole.named_modules()):
-            if isinstance(part, ours):
+            # What is inside a network that was replaced went with it.
+            if isinstance(part, Network) and not any(name.startswith(f"{outer}.") for outer in replaced):
                 whole.set_submodule(name, as_torch(part))
+                replaced.append(name)
         return whole
 
 

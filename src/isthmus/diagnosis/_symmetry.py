@@ -19,7 +19,7 @@ from isthmus.diagnosis._capture import in_float64, run_hooked, survey, untouched
 from isthmus.diagnosis._diagnose import as_torch
 from isthmus.diagnosis._inputs import batches
 from isthmus.measures._orbits import OrbitDistance, distance_matrix, distances, summarise
-from isthmus.networks import FullyConnected, LeakyResNet
+from isthmus.networks import Network
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,8 +143,6 @@ class Symmetry:
 
 Action = Callable[[Tensor, torch.Generator], Any]
 
-TRACED = (FullyConnected, LeakyResNet)
-
 #: Samples that run together; a sample's partners for the range are among them.
 CHUNK = 64
 
@@ -217,7 +215,7 @@ def symmetry(
     moves = _moves(who, action, draws)
     inputs = _samples(who, X)
     plain, notes = unwrap(net, who=who)
-    if not isinstance(plain, TRACED):
+    if not _traced(plain, inputs):
         plain = as_torch(plain)
     chosen = inputs[torch.randperm(len(inputs), generator=generator)[:samples]]
     stacks = [_moved(who, part, moves, generator) for part in chosen.tensor_split(math.ceil(len(chosen) / CHUNK))]
@@ -327,7 +325,7 @@ class _Seen:
 def _observe(module: nn.Module, stacks: list[Tensor]) -> dict[str, _Seen]:
     """Inputs, layers in the order of the forward pass, outputs."""
     seen: dict[str, _Seen] = {"inputs": _Seen()}
-    look = _by_trace if isinstance(module, TRACED) else _by_hooks
+    look = _by_trace if _traced(module, stacks[0][0]) else _by_hooks
     with torch.no_grad(), untouched(module):
         for stack in stacks:
             seen["inputs"].take(stack.double(), stack)
@@ -336,18 +334,17 @@ def _observe(module: nn.Module, stacks: list[Tensor]) -> dict[str, _Seen]:
     return seen
 
 
+def _traced(module: nn.Module, X: Tensor) -> bool:
+    """Whether the network itself gives its representations."""
+    return isinstance(module, Network) and module.representations(X[:1]) is not None
+
+
 def _by_trace(module: nn.Module, stack: Tensor, seen: dict[str, _Seen]) -> None:
+    assert isinstance(module, Network)
     rows = stack.flatten(0, 1)
-    if isinstance(module, LeakyResNet):
-        path = module.trace(rows)
-        inner, outputs = dict(enumerate(path.representations)), path.outputs
-    else:
-        assert isinstance(module, FullyConnected)
-        trace = module.trace(rows)
-        inner, outputs = dict(enumerate(trace.activations[1:], start=1)), trace.outputs
-    for ell, A in inner.items():
+    for ell, A in (module.representations(rows) or {}).items():
         seen.setdefault(f"layer {ell}", _Seen()).take(A, stack)
-    seen.setdefault("outputs", _Seen()).take(outputs, stack)
+    seen.setdefault("outputs", _Seen()).take(module.trace(rows).outputs, stack)
 
 
 def _by_hooks(module: nn.Module, stack: Tensor, seen: dict[str, _Seen]) -> None:

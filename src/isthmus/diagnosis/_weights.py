@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -480,9 +481,9 @@ def effective(module: nn.Module, name: str) -> Tensor:
         with _in_evaluation_mode(module.get_submodule("parametrizations")):
             return getattr(module, name).detach()
     tensor = getattr(module, name)
-    if isinstance(module, LeakyStep):
-        # It keeps √ρ·W; the papers' W is what steps of other lengths can be compared by.
-        return tensor.detach() / torch.sqrt(module.rho).to(tensor)
+    printed: Any = getattr(module, "as_printed", None)
+    if printed is not None:
+        return printed(name).detach()
     return tensor if is_lazy(tensor) else tensor.detach()
 
 

@@ -17,14 +17,11 @@ from isthmus.measures import (
     balance,
     forces,
     largest_stable_step,
-    mechanics,
     ntk_top_eigenvalue,
     ntk_trace,
     parameter_norms,
 )
-from isthmus.measures._identity_cost import GAMMA_SHARE
-from isthmus.measures._mechanics import TOLERANCE
-from isthmus.networks import FullyConnected, LeakyResNet
+from isthmus.networks import FullyConnected, Network
 from isthmus.objective import class_indices, cost
 
 #: Samples of the NTK's largest eigenvalue, which takes tens of passes over them.
@@ -122,15 +119,10 @@ def fit_numbers(module: nn.Module, batches: Batches, Y: Any, loss: str, ridge: f
     return numbers
 
 
-def mechanics_of(net: LeakyResNet, batches: Batches, Y: Any, loss: str, ridge: float) -> Mechanics:
-    """The mechanics of a leaky ResNet on the same samples; not applicable, and why, where it cannot be had."""
+def mechanics_of(net: Network, batches: Batches, Y: Any, loss: str, ridge: float) -> Mechanics | None:
+    """The mechanics of the network on the same samples, where its representations are a path."""
     rows = [value for args, kwargs in batches for value in (*args, *kwargs.values())]
-    try:
-        return mechanics(net, torch.cat(rows), targets_of("diagnose", Y, loss), ridge=ridge, loss=loss)
-    except IsthmusError as problem:
-        reason = str(problem).removeprefix("mechanics: ").removeprefix("trace: ").rstrip(".")
-        fixed = {"gamma_share": GAMMA_SHARE, "tolerance": TOLERANCE, "samples": batches.samples or 0, "arrays": None}
-        return Mechanics("not applicable", reason, net.effective_depth, ridge, **fixed)
+    return net.mechanics(torch.cat(rows), targets_of("diagnose", Y, loss), ridge=ridge, loss=loss)
 
 
 def targets_of(who: str, Y: Any, loss: str) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isthmus._checks import fail
-from isthmus._errors import ConvergenceWarning, IsthmusError
+from isthmus._errors import IsthmusError
 from isthmus.diagnosis import Evidence, diagnose
 from isthmus.diagnosis._ranks import EXPLAINED, explaining, rounded
 from isthmus.discovery._fits import weigh
@@ -20,16 +19,16 @@ from isthmus.discovery._task import Data
 from isthmus.discovery._walk import UNUSED
 from isthmus.measures import agop, bottleneck_rank, jacobian_spectra, parameter_norms, read_spectrum, two_nn
 from isthmus.measures._dimension import FEWEST_POINTS, GRAPH_POINTS, flattening_loss
-from isthmus.networks import Hourglass
+from isthmus.networks import FullyConnected
+from isthmus.networks._network import hooks_of
 from isthmus.objective import constant_cost
-from isthmus.training import train
-from isthmus.training._plans import carrying_norm
+from isthmus.training import minimise
 
 #: Rows that the measures look at.
 ROWS = 1000
 
 
-def local_dimension(net: Hourglass, data: Data) -> float:
+def local_dimension(net: FullyConnected, data: Data) -> float:
     """TwoNN dimension of the cloud of coordinates, one row of each group; NaN where there are too few to say."""
     X = data.X
     if data.origins is not None:
@@ -41,17 +40,19 @@ def local_dimension(net: Hourglass, data: Data) -> float:
         return two_nn(net.encoder().double()(X[:: max(1, -(-len(X) // ROWS))].double())).dimension
 
 
-def flattening(net: Hourglass, data: Data) -> float:
+def flattening(net: FullyConnected, data: Data) -> float:
     """Loss of distances when the cloud of k coordinates goes into R^{k-1}; NaN for k = 1 and for too few rows."""
-    if net.rank < 2 or len(data.X) < FEWEST_POINTS:
+    if net.dims[net.waist] < 2 or len(data.X) < FEWEST_POINTS:
         return math.nan
     found = weigh(net, data.X)
     with torch.no_grad():
         Z = net.encoder().double()(data.X[:: max(1, -(-len(data.X) // GRAPH_POINTS))].double())
-    return flattening_loss((Z - found.mean) @ found.into.mT, net.rank - 1)
+    return flattening_loss((Z - found.mean) @ found.into.mT, net.dims[net.waist] - 1)
 
 
-def gather_evidence(wide: Hourglass, chosen: Hourglass, data: Data, shares: NDArray[np.float64]) -> list[Evidence]:
+def gather_evidence(
+    wide: FullyConnected, chosen: FullyConnected, data: Data, shares: NDArray[np.float64]
+) -> list[Evidence]:
     """All of them, from the widest network, the chosen one, and the scaled training rows."""
     rows = slice(None, None, max(1, -(-len(data.X) // ROWS)))
     X, Y = data.X[rows].double(), data.Y[rows].double()
@@ -115,7 +116,7 @@ def gather_evidence(wide: Hourglass, chosen: Hourglass, data: Data, shares: NDAr
     return [*clues, Evidence("PCA of Y", float(plain), plain, meaning)]
 
 
-def explaining_gradients(net: Hourglass, X: Tensor) -> int:
+def explaining_gradients(net: FullyConnected, X: Tensor) -> int:
     """The AGOP dimension: linear directions of the inputs with nearly all of the squared gradients."""
     rows = X[:: max(1, -(-len(X) // ROWS))].double()
     return explaining(torch.linalg.eigvalsh(agop(net.merged().double(), rows)).flip(0).clamp_min(0).numpy())
@@ -152,12 +153,8 @@ def testify(network: nn.Module, data: Data, strength: float, seed: int) -> tuple
     kind = type(network).__name__
     net = copy.deepcopy(network).to(data.X.dtype)
     alone = constant_cost(data.Y, data.loss)
-    ridge = strength * alone / carrying_norm(net)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the state is told in the note
-        result = train(net, data.X, data.Y, ridge=ridge, loss=data.loss, seed=seed)
-    if result.state == "interrupted":
-        raise KeyboardInterrupt
+    ridge = strength * alone / hooks_of(net).carrying_norm()
+    result = minimise(net, data.X, data.Y, ridge=ridge, loss=data.loss, seed=seed)
     note = (
         f"the given {kind}: training {result.state} ({result.reason}), cost {result.cost / alone:.3g} of a constant's"
     )

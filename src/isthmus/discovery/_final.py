@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,11 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from isthmus.discovery._fits import Fit, minibatch_fit, quasi_newton_fit, weigh
-from isthmus.discovery._maps import ConstantMap, Encoder, Sensitivity, finish, sensitivity
+from isthmus.discovery._maps import ConstantMap, Sensitivity, finish, sensitivity
 from isthmus.discovery._result import Discovery
 from isthmus.discovery._task import RankTask, Scaling
-from isthmus.discovery._walk import Context, Level, copy_of
-from isthmus.networks import FullyConnected
+from isthmus.discovery._walk import Context, Level
+from isthmus.networks import FullyConnected, Standardized
 
 Array = NDArray[np.float64]
 
@@ -35,7 +36,7 @@ COPIED_ROWS, COPIES = 2000, 4
 class LastFit:
     """The maps in the user's units, and what the coordinates respond to."""
 
-    encoder: Encoder
+    encoder: Standardized
     decoder: nn.Module
     sensitivity: Sensitivity
     notes: tuple[str, ...]
@@ -61,7 +62,7 @@ def finish_fit(task: RankTask, inputs: Scaling, outputs: Scaling, context: Conte
     few = len(X) <= 2 * max_samples
 
     def last() -> Fit:
-        net = copy_of(chosen.fit.network)
+        net = copy.deepcopy(chosen.fit.network)
         if few:
             return quasi_newton_fit(net, A, B, ridge, steps=each, **of)
         return minibatch_fit(net, A, B, ridge, settings.learning_rate, **of)
@@ -80,7 +81,7 @@ def finish_fit(task: RankTask, inputs: Scaling, outputs: Scaling, context: Conte
         part = torch.from_numpy(np.sort(rng.choice(len(A), min(count, len(A)), replace=False)))
 
         def make(part: torch.Tensor = part) -> Fit:
-            return quasi_newton_fit(copy_of(found.network), A[part], B[part], ridge, steps=steps, **of)
+            return quasi_newton_fit(copy.deepcopy(found.network), A[part], B[part], ridge, steps=steps, **of)
 
         refits.append(stages.get(f"refit-{index}", make).network.encoder().double())
         context.bar.advance(steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from isthmus._errors import ConvergenceWarning
 from isthmus.measures import jacobian
 from isthmus.measures._dimension import GRAPH_POINTS, NEIGHBOURS
-from isthmus.networks import FullyConnected, Hourglass
-from isthmus.training import Phase, TrainingEvent, TrainingResult, train
+from isthmus.networks import FullyConnected
+from isthmus.training import Phase, TrainingEvent, TrainingResult, minimise
 
 #: Rows on which coordinates are weighed.
 WEIGHED_ROWS = 1000
@@ -37,7 +37,7 @@ class Fit:
     ``"diverged"``.
     """
 
-    network: Hourglass
+    network: FullyConnected
     cost: float
     loss: float
     norm: float
@@ -46,7 +46,7 @@ class Fit:
 
 
 def quasi_newton_fit(
-    net: Hourglass,
+    net: FullyConnected,
     X: Tensor,
     Y: Tensor,
     ridge: float,
@@ -96,22 +96,8 @@ def _train(
     stop: Callable[[TrainingEvent], bool] | None = None,
     loss: str = "mse",
 ) -> TrainingResult:
-    own = False
-
-    def callback(event: TrainingEvent) -> bool:
-        nonlocal own
-        own = stop is not None and stop(event)
-        return own
-
-    with warnings.catch_warnings():
-        # A fit that ends on its steps says so in its state.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        settings = {"phases": phases, "tolerance": 1e-3, "seed": seed, "callbacks": [callback]}
-        result = train(net, X, Y, ridge=ridge, loss=loss, **settings)
-    if result.state == "interrupted" and not own:
-        # `train` keeps what it has when Ctrl-C comes; half of a fit would be taken, and kept, for the whole.
-        raise KeyboardInterrupt
-    return result
+    callbacks = [] if stop is None else [stop]
+    return minimise(net, X, Y, ridge=ridge, loss=loss, phases=phases, tolerance=1e-3, seed=seed, callbacks=callbacks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +129,7 @@ class Coordinates:
 
 
 @torch.no_grad()
-def weigh(net: Hourglass, X: Tensor) -> Coordinates:
+def weigh(net: FullyConnected, X: Tensor) -> Coordinates:
     """The coordinates of ``net`` on the data ``X``, in float64."""
     encoder, decoder = net.encoder().double(), net.decoder().double()
     rows = X if len(X) <= WEIGHED_ROWS else X[:: -(-len(X) // WEIGHED_ROWS)]
@@ -162,14 +148,16 @@ def weigh(net: Hourglass, X: Tensor) -> Coordinates:
 
 
 @torch.no_grad()
-def narrow(net: Hourglass, X: Tensor, rank: int) -> Hourglass:
+def narrow(net: FullyConnected, X: Tensor, rank: int) -> FullyConnected:
     """The network with all but the ``rank`` weightiest coordinates held at their mean."""
     found = weigh(net, X)
     return rewaist(net, found.into[:rank], found.out_of[:, :rank], found.mean)
 
 
 @torch.no_grad()
-def rewaist(net: Hourglass, into: Tensor, out_of: Tensor, mean: Tensor, *, balanced: bool = True) -> Hourglass:
+def rewaist(
+    net: FullyConnected, into: Tensor, out_of: Tensor, mean: Tensor, *, balanced: bool = True
+) -> FullyConnected:
     """The network with waist u = into·(z − mean) and z replaced by mean + out_of·u after it.
 
     ``balanced`` replaces u by the linear image of it at which the two weights around the waist have the least norm.
@@ -184,15 +172,13 @@ def rewaist(net: Hourglass, into: Tensor, out_of: Tensor, mean: Tensor, *, balan
         count = len(A)
         T = s[:count].clamp_min(float(s[0]) * 1e-9 + 1e-30).rsqrt()[:, None] * (U[:, :count].mT @ B)
         A, a, B = T @ A, T @ a, B @ torch.linalg.pinv(T)
-    encoder = [*Ws[: m - 1], A], [*bs[: m - 1], a / net.bias]
-    decoder = [B, *Ws[m + 1 :]], [b / net.bias, *bs[m + 1 :]]
-    parts = (FullyConnected.from_weights(*part, slope=net.slope, bias=net.bias).to(own) for part in (encoder, decoder))
-    return Hourglass(*parts)
+    weights, biases = [*Ws[: m - 1], A, B, *Ws[m + 1 :]], [*bs[: m - 1], a / net.bias, b / net.bias, *bs[m + 1 :]]
+    return FullyConnected.from_weights(weights, biases, slope=net.slopes, bias=net.bias).to(own)
 
 
 def unroll(
-    net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rank: int, *, steps: int, seed: int, loss: str = "mse"
-) -> Hourglass | None:
+    net: FullyConnected, X: Tensor, Y: Tensor, ridge: float, rank: int, *, steps: int, seed: int, loss: str = "mse"
+) -> FullyConnected | None:
     """A start for ``rank`` coordinates that no projection gives: the surface of outputs, unrolled along itself.
 
     The outputs of ``net`` (which are denoised) are embedded in R^rank by shortest paths through their graph of
@@ -219,19 +205,20 @@ def unroll(
     target = torch.from_numpy((U - U.mean(axis=0)) / deviation).to(X.dtype)
     generator = torch.Generator().manual_seed(seed)
     m = net.waist
-    encoder = FullyConnected([*net.dims[:m], rank], net.slope, net.bias, dtype=X.dtype, generator=generator)
-    decoder = FullyConnected([rank, *net.dims[m + 1 :]], net.slope, net.bias, dtype=X.dtype, generator=generator)
+    slope = net.encoder().slope
+    encoder = FullyConnected([*net.dims[:m], rank], slope, net.bias, dtype=X.dtype, generator=generator)
+    decoder = FullyConnected([rank, *net.dims[m + 1 :]], slope, net.bias, dtype=X.dtype, generator=generator)
     phases = [Phase("lbfgs", steps, ridge_start=0.1, ridge_share=0.5)]
     _train(encoder, X, target, ridge * rank / Y.shape[1], phases, seed)
     _train(decoder, target, Y, ridge, phases, seed, loss=loss)
-    return Hourglass(encoder, decoder)
+    return FullyConnected.joined(encoder, decoder)
 
 
 def minibatch_fit(
-    net: Hourglass, X: Tensor, Y: Tensor, ridge: float, rate: float, *, scale: float, seed: int, loss: str = "mse"
+    net: FullyConnected, X: Tensor, Y: Tensor, ridge: float, rate: float, *, scale: float, seed: int, loss: str = "mse"
 ) -> Fit:
     """Go on in place by Adam in mini-batches, two passes over the rows; the start is kept if that is no better."""
-    before = Hourglass(net.encoder(), net.decoder())
+    before = copy.deepcopy(net)
     steps = max(100, 2 * len(X) // BATCH)
     start = _train(before, X, Y, ridge, [Phase("adam", 0, rate)], seed, loss=loss)
     passes = [Phase("adam", steps, rate, batch_size=BATCH, anneal=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,35 +15,7 @@ from torch import Tensor, nn
 from isthmus.discovery._fits import Coordinates, rewaist
 from isthmus.discovery._task import Scaling
 from isthmus.measures import jacobian
-from isthmus.networks import FullyConnected, Hourglass
-
-
-class Encoder(nn.Module):
-    """g: inputs in the user's units → coordinates. The columns are centred and divided, then a network follows.
-
-    ``shift`` and ``scale`` are kept apart from the weights: folded into them, columns far from 0 (years, sums of money)
-    would lose digits.
-    """
-
-    def __init__(self, shift: Tensor, scale: Tensor, network: FullyConnected) -> None:
-        super().__init__()
-        self.shift: Tensor
-        self.scale: Tensor
-        self.register_buffer("shift", shift.clone())
-        self.register_buffer("scale", scale.clone())
-        self.network = network
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Coordinates (N, k) of the rows of X (N, d_in)."""
-        return self.network((X - self.shift) / self.scale)
-
-    def to_torch(self) -> nn.Sequential:
-        """The same as an ``nn.Sequential`` of plain layers; the scaling is a ``BatchNorm1d`` in evaluation mode."""
-        norm = nn.BatchNorm1d(len(self.shift), eps=0.0, affine=False, dtype=self.shift.dtype)
-        assert norm.running_mean is not None and norm.running_var is not None
-        norm.running_mean.copy_(self.shift)
-        norm.running_var.copy_(self.scale**2)
-        return nn.Sequential(norm, *self.network.to_torch()).eval()
+from isthmus.networks import FullyConnected, Standardized
 
 
 class ConstantMap(nn.Module):
@@ -63,19 +36,21 @@ class ConstantMap(nn.Module):
 
 
 def finish(
-    net: Hourglass,
+    net: FullyConnected,
     inputs: Scaling,
     outputs: Scaling,
     found: Coordinates,
     signs: NDArray[np.float64],
     factor: float = 1.0,
-) -> tuple[Encoder, FullyConnected]:
+) -> tuple[Standardized, FullyConnected]:
     """Encoder and decoder of ``net`` in the user's units; its waist becomes ``found``, times ``signs``.
 
     ``factor`` multiplies the outputs, before they are put in the user's units.
     """
     flip = torch.from_numpy(signs)
-    whole = rewaist(_double(net), flip[:, None] * found.into, found.out_of * flip, found.mean, balanced=False)
+    whole = rewaist(
+        copy.deepcopy(net).double(), flip[:, None] * found.into, found.out_of * flip, found.mean, balanced=False
+    )
     encoder, decoder = whole.encoder(), whole.decoder()
     if inputs.axes is not None:
         Ws = [encoder.Ws[0] @ torch.from_numpy(inputs.axes), *encoder.Ws[1:]]
@@ -94,7 +69,7 @@ def finish(
     decoder = FullyConnected.from_weights(Ws, bs, slope=decoder.slope, bias=decoder.bias)
     shift, scale = torch.from_numpy(inputs.shift), torch.from_numpy(inputs.scale)
     return (
-        Encoder(shift, scale, encoder).requires_grad_(False),
+        Standardized(encoder, shift, scale).requires_grad_(False),
         decoder.requires_grad_(False),
     )
 
@@ -104,10 +79,6 @@ def apply(module: nn.Module, A: NDArray[np.float64], rows: int = 8192) -> NDArra
     with torch.no_grad():
         parts = [module(torch.from_numpy(np.ascontiguousarray(A[i : i + rows]))) for i in range(0, len(A), rows)]
     return torch.cat(parts).numpy()
-
-
-def _double(net: Hourglass) -> Hourglass:
-    return Hourglass(net.encoder().double(), net.decoder().double())
 
 
 def _network(Ws: list[Any], like: FullyConnected) -> FullyConnected:

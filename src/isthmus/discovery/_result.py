@@ -18,10 +18,10 @@ from isthmus._checks import as_matrix, check_choice, check_integer, check_number
 from isthmus._errors import FileFormatError
 from isthmus.diagnosis import Evidence
 from isthmus.discovery._columns import checked_names, with_gaps
-from isthmus.discovery._maps import ConstantMap, Encoder, Sensitivity, apply
+from isthmus.discovery._maps import ConstantMap, Sensitivity, apply
 from isthmus.discovery._profile import RankProfile
 from isthmus.files import register
-from isthmus.networks import FullyConnected
+from isthmus.networks import FullyConnected, Network, Standardized
 
 Array = NDArray[np.float64]
 
@@ -226,13 +226,16 @@ def discovery_parts(found: Discovery) -> tuple[dict[str, Any], dict[str, Tensor]
     whole = found.to_dict()
     tensors: dict[str, Tensor] = {"coordinates": torch.from_numpy(np.ascontiguousarray(found.coordinates))}
     shape: dict[str, Any] = {}
-    if isinstance(found.encoder, Encoder) and isinstance(found.decoder, FullyConnected):
-        tensors |= {"shift": found.encoder.shift, "scale": found.encoder.scale}
-        for part, net in (("encoder", found.encoder.network), ("decoder", found.decoder)):
+    encoder: Any = found.encoder
+    decoder: Any = found.decoder
+    layers: list[Any] = [net.plain_layers() if isinstance(net, Network) else None for net in (encoder, decoder)]
+    if found.rank == 0:
+        tensors["constant"] = decoder.value
+    elif layers[0] is not None and layers[1] is not None and layers[0] is not encoder:
+        tensors |= {"shift": encoder.shift, "scale": encoder.scale}
+        for part, net in zip(("encoder", "decoder"), layers):
             shape[part] = {"depth": net.depth, "slope": net.slope, "bias": net.bias}
             tensors |= {f"{part}.{name}": p.detach() for name, p in net.named_parameters()}
-    elif isinstance(found.decoder, ConstantMap):
-        tensors["constant"] = found.decoder.value
     else:
         got = f"{type(found.encoder).__name__} and {type(found.decoder).__name__}"
         fail("save", "a Discovery must have the maps it was made with", got, "Save those maps by themselves.")
@@ -289,7 +292,7 @@ def _build(config: Any, tensors: dict[str, Tensor]) -> Discovery:
         shift, scale = (torch.from_numpy(_shaped(who, arrays, key, (d_in,))) for key in ("shift", "scale"))
         if not bool((scale > 0).all()):
             fail(who, "`scale` must be positive", "something else", _FIX)
-        encoder, decoder = Encoder(shift, scale, parts["encoder"]).requires_grad_(False), parts["decoder"]
+        encoder, decoder = Standardized(parts["encoder"], shift, scale).requires_grad_(False), parts["decoder"]
     meaning = None
     if "sensitivity.value" in arrays:
         shapes = {name: (rank,) if name == "agreement" else (rank, d_in) for name in _MEANING}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -22,7 +23,8 @@ from isthmus._progress import Progress
 from isthmus._settings import Settings
 from isthmus.discovery._fits import Fit, narrow, quasi_newton_fit, unroll, weigh
 from isthmus.discovery._task import Data
-from isthmus.networks import FullyConnected, Hourglass
+from isthmus.networks import FullyConnected
+from isthmus.networks._network import from_parts, to_parts
 from isthmus.training import Phase
 
 #: Coordinates that move the outputs by less than this share (in mean square) are not used at all.
@@ -87,7 +89,7 @@ class Context:
         """The same at a tenth of the ridge, where smaller differences show."""
         return dataclasses.replace(self, strength=0.1 * self.strength)
 
-    def fit(self, net: Hourglass, steps: int, offset: int = 0, **options: Any) -> Fit:
+    def fit(self, net: FullyConnected, steps: int, offset: int = 0, **options: Any) -> Fit:
         """Train ``net`` in place on the training rows, from the seed that lies ``offset`` further."""
         data, seed = self.data, self.seed + offset
         return quasi_newton_fit(
@@ -170,14 +172,15 @@ def walk(
             bar.advance(context.settings.from_random)
             tries += 1
             if other.loss < found.loss:
-                longer = stage(f"{rank}-settled", lambda: context.fit(copy_of(other.network), 2 * each, 200 + rank))  # noqa: B023
+                again = copy.deepcopy(other.network)
+                longer = stage(f"{rank}-settled", lambda: context.fit(again, 2 * each, 200 + rank))  # noqa: B023
                 bar.advance(2 * each)
                 found, start = (longer if longer.loss < other.loss else other), "fresh"
         if not failed and rank != bound and worse(found):
             other = stage(f"{rank}-unrolled", lambda: _unrolled(context, above, rank, found))  # noqa: B023
             if other.loss < found.loss:
                 found, start = other, "unrolled"
-            longer = stage(f"{rank}-longer", lambda: context.fit(copy_of(found.network), each, 100 + rank))  # noqa: B023
+            longer = stage(f"{rank}-longer", lambda: context.fit(copy.deepcopy(found.network), each, 100 + rank))  # noqa: B023
             found, tries = (longer if longer.loss < found.loss else found), tries + 2
             failed = worse(found)
             bar.advance(3 * each)
@@ -210,7 +213,7 @@ def wide_level(context: Context, name: str, offset: int = 0) -> Level:
 def train_further(context: Context, level: Level, name: str) -> Level:
     """The same level after further training at the ridge of ``context``; kept as ``name``."""
     steps = context.settings.steps
-    found = context.stages.get(name, lambda: context.fit(copy_of(level.fit.network), steps, level.rank))
+    found = context.stages.get(name, lambda: context.fit(copy.deepcopy(level.fit.network), steps, level.rank))
     context.bar.advance(steps)
     return _level(context.data, level.rank, found, level.start, level.tries)
 
@@ -218,11 +221,6 @@ def train_further(context: Context, level: Level, name: str) -> Level:
 def _level(data: Data, rank: int, found: Fit, start: str, tries: int) -> Level:
     shares = weigh(found.network, data.X).shares
     return Level(rank, found, data.errors(found.network), start, tries, shares)
-
-
-def copy_of(net: Hourglass) -> Hourglass:
-    """The same network with its own weights."""
-    return Hourglass(net.encoder(), net.decoder())
 
 
 def _fresh(context: Context, rank: int, offset: int = 0) -> Fit:
@@ -239,7 +237,7 @@ def _from_random(context: Context, rank: int, offset: int, scale: float) -> Fit:
     data, settings = context.data, context.settings
     # More neurons than samples would only take time.
     hidden = [min(settings.width, max(FEWEST_NEURONS, len(data.X)))] * (context.depth // 2 - 1)
-    net = Hourglass.fresh(
+    net = FullyConnected.hourglass(
         [data.X.shape[1], *hidden, rank],
         [rank, *hidden, data.Y.shape[1]],
         init_scale=scale,
@@ -250,7 +248,7 @@ def _from_random(context: Context, rank: int, offset: int, scale: float) -> Fit:
     return context.fit(net, settings.first, offset, rise=settings.rise, before=warm)
 
 
-def _unrolled(context: Context, above: Hourglass, rank: int, otherwise: Fit) -> Fit:
+def _unrolled(context: Context, above: FullyConnected, rank: int, otherwise: Fit) -> Fit:
     data, steps, seed = context.data, context.settings.steps, context.seed + rank
     net = unroll(above, data.X, data.Y, context.ridge, rank, steps=steps, seed=seed, loss=data.loss)
     return otherwise if net is None else context.fit(net, steps, rank)
@@ -316,15 +314,9 @@ class Stages:
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        net = fit.network
-        numbers = {
-            "waist": net.waist,
-            "slope": net.slope,
-            "bias": net.bias,
-            **{key: repr(getattr(fit, key)) for key in ("cost", "loss", "norm", "rest")},
-            "state": fit.state,
-        }
-        tensors = {key: p.detach() for key, p in net.named_parameters()}
+        config, tensors = to_parts(fit.network)
+        numbers = {"network": config, **{key: repr(getattr(fit, key)) for key in ("cost", "loss", "norm", "rest")}}
+        numbers |= {"state": fit.state, "waist": fit.network.waist}
         metadata = {"kind": _KIND, "identity": self.identity, "name": name, "numbers": json.dumps(numbers)}
         files.write_tensors(path, tensors, metadata)
 
@@ -339,12 +331,6 @@ class Stages:
 
 
 def _build(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Fit:
-    depth = sum(name.startswith("weights.") for name in tensors)
-    Ws, bs = ([tensors[f"{kind}.{i}"] for i in range(depth)] for kind in ("weights", "biases"))
-    m, shape = int(numbers["waist"]), {"slope": float(numbers["slope"]), "bias": float(numbers["bias"])}
-    with torch.random.fork_rng(devices=[]):
-        net = Hourglass(
-            FullyConnected.from_weights(Ws[:m], bs[:m], **shape), FullyConnected.from_weights(Ws[m:], bs[m:], **shape)
-        )
+    net = from_parts(FullyConnected, numbers["network"], tensors)
     cost, loss, norm, rest = (float(numbers[key]) for key in ("cost", "loss", "norm", "rest"))
     return Fit(net, cost, loss, norm, rest, str(numbers["state"]))

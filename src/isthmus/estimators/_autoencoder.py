@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from isthmus._checks import check_number, fail
 from isthmus._cite import cites
 from isthmus._settings import Settings
-from isthmus.discovery._maps import ConstantMap, Encoder
 from isthmus.estimators._base import Array, Bottleneck, put_together, take_apart
 from isthmus.files import register
 from isthmus.measures import Denoising, denoising, jacobian, read_spectrum
@@ -211,9 +210,11 @@ class BottleneckAutoencoder(Bottleneck):
         return float(1.0 - left / whole) if whole > 0 else float(left == 0)
 
     def _scaling(self) -> tuple[Array, Array]:
-        if isinstance(self.encoder_, Encoder):
-            return self.encoder_.shift.numpy(), self.encoder_.scale.numpy()
-        value = self.decoder_.value.numpy() if isinstance(self.decoder_, ConstantMap) else np.zeros(1)
+        encoder: Any = self.encoder_
+        decoder: Any = self.decoder_
+        if self.rank_ > 0:
+            return encoder.shift.numpy(), encoder.scale.numpy()
+        value = decoder.value.numpy()
         return value, np.ones_like(value)
 
     def jacobian(self, X: Any) -> Array:
@@ -222,16 +223,17 @@ class BottleneckAutoencoder(Bottleneck):
         return self._jacobian(X if self.discovery_.fill is None else np.where(np.isnan(X), self.discovery_.fill, X))
 
     def _jacobian(self, X: Array) -> Array:
-        if not isinstance(self.encoder_, Encoder):
+        if self.rank_ == 0:
             return np.zeros((len(X), X.shape[1], X.shape[1]))
         mean, scale = self._scaling()
         scaled = torch.from_numpy((X - mean) / scale)
+        encoder: Any = self.encoder_
         decoder: Any = self.decoder_
         parts = []
         with torch.no_grad():
             for rows in scaled.split(ROWS):
-                inner = jacobian(self.encoder_.network, rows)
-                outer = jacobian(decoder, self.encoder_.network(rows))
+                inner = jacobian(encoder.network, rows)
+                outer = jacobian(decoder, encoder.network(rows))
                 parts.append((outer @ inner / torch.from_numpy(scale)).numpy())
         return np.concatenate(parts)
 

@@ -179,9 +179,10 @@ def _jacobian_evidence(trace: Trace, rule: GapRule) -> RankEvidence:
         trace.bs,
         tuple(z[chosen] for z in trace.preactivations),
         tuple(a[chosen] for a in trace.activations),
-        trace.slope,
+        trace.given_slope,
         trace.bias,
         trace.source_eps,
+        trace.linear,
     )
     J = jacobian_of_trace(part)
     # Only along the data: a constant input column stands in for a bias, and f there is nobody's concern.

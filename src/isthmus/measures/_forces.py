@@ -21,7 +21,7 @@ from isthmus._checks import check_number, fail
 from isthmus._cite import cites
 from isthmus.measures._identity_cost import KernelNorm
 from isthmus.objective import cost
-from isthmus.trace import Network, Trace, activation_derivative
+from isthmus.trace import Trace, Traceable, activation_derivative
 
 #: γ as a share of ‖K^σ‖_op, unless told otherwise.
 GAMMA_SHARE = 1e-6
@@ -136,7 +136,7 @@ def solve(norm: KernelNorm, M: Tensor, gamma: float = 0.0) -> Tensor:
 
 @cites("features2022", "§3.1(4), Fig. 1", ids=("Q-forces",))
 def forces(
-    net: Network | Trace,
+    net: Traceable | Trace,
     X: Any = None,
     *,
     gamma_share: float = GAMMA_SHARE,
@@ -201,7 +201,7 @@ def kink_share(Z: Tensor, slope: float, tolerance: float = AT_KINK) -> float:
 
 @cites("features2022", "§3.1(4)", ids=("Q-forces",))
 def stationarity_of_representations(
-    net: Network | Trace, X: Any, Y: Any, ridge: float, loss: str = "mse"
+    net: Traceable | Trace, X: Any, Y: Any, ridge: float, loss: str = "mse"
 ) -> tuple[float, ...]:
     """‖2λZ_ℓ(K^σ_{ℓ-1})⁺ + (∂C/∂Z_ℓ)P‖ for ℓ = 1 … L, in units of the larger term: 0 at stationary points.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from isthmus._checks import as_matrix, check_number
 from isthmus._cite import cites
 from isthmus.linalg import CACHE_BYTES, CHUNK_BYTES, chunk_rows, rank_tolerance
-from isthmus.trace import Network, Trace
+from isthmus.trace import Trace, Traceable
 
 
 @torch.no_grad()
@@ -50,7 +50,7 @@ def jacobian_of_trace(trace: Trace) -> Tensor:
     return J.mT.contiguous() if wide else J
 
 
-def _chunks(net: Network, X: Any, chunk_bytes: int, dtype: torch.dtype) -> Iterator[Tensor]:
+def _chunks(net: Traceable, X: Any, chunk_bytes: int, dtype: torch.dtype) -> Iterator[Tensor]:
     """Jacobians of consecutive rows of X, each chunk's intermediates within ``chunk_bytes``."""
     dims = (net.Ws[0].shape[1], *(W.shape[0] for W in net.Ws))
     inputs = as_matrix("jacobian", "X", X, columns=dims[0], dtype=dtype, device=net.Ws[0].device)
@@ -62,7 +62,7 @@ def _chunks(net: Network, X: Any, chunk_bytes: int, dtype: torch.dtype) -> Itera
 
 
 @cites("rank2023", "Definition 1", ids=("Q-jac",))
-def jacobian(net: Network, X: Any, *, chunk_bytes: int = CHUNK_BYTES, dtype: torch.dtype = torch.float64) -> Tensor:
+def jacobian(net: Traceable, X: Any, *, chunk_bytes: int = CHUNK_BYTES, dtype: torch.dtype = torch.float64) -> Tensor:
     """Jf(x) for every row x of X, (N, d_out, d_in), computed in chunks of ``chunk_bytes``.
 
     At a kink (a pre-activation exactly 0) σ̇ takes the value ``slope``, as in PyTorch's autograd.
@@ -71,7 +71,7 @@ def jacobian(net: Network, X: Any, *, chunk_bytes: int = CHUNK_BYTES, dtype: tor
 
 
 @cites("rank2023", "Fig. 1C", ids=("Q-spectra", "Q-jac"))
-def jacobian_spectra(net: Network, X: Any, *, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
+def jacobian_spectra(net: Traceable, X: Any, *, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
     """Singular values of Jf(x) for every row of X, (N, min(d_in, d_out)); no Jacobian is kept."""
     return torch.cat([torch.linalg.svdvals(J) for J in _chunks(net, X, chunk_bytes, torch.float64)])
 
@@ -101,13 +101,13 @@ class JacobianRank:
 
 @cites("rank2023", "Definition 1", ids=("Q-jac",))
 def jacobian_rank(
-    net: Network, X: Any, *, relative: float | None = None, chunk_bytes: int = CHUNK_BYTES
+    net: Traceable, X: Any, *, relative: float | None = None, chunk_bytes: int = CHUNK_BYTES
 ) -> JacobianRank:
     """Rank_J(f) = max_x Rank Jf(x) over the rows of X.
 
     Parameters
     ----------
-    net : Network
+    net : Traceable
         A network with ``trace``.
     X : array (N, d_in)
         Samples: the maximum is over them.
@@ -132,7 +132,7 @@ def jacobian_rank(
     return JacobianRank(int(ranks.max()), ranks, spectra, tolerance, explanation)
 
 
-def agop(net: Network, X: Any, *, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
+def agop(net: Traceable, X: Any, *, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
     """Average gradient outer product (1/N) Σ Jf(x)ᵀ Jf(x), (d_in, d_in).
 
     Its large eigenvalues span the *linear* subspace of inputs that f depends on: an upper bound of what a

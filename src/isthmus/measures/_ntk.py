@@ -24,12 +24,12 @@ from isthmus._errors import DataError
 from isthmus._forward_mode import load_forward_mode
 from isthmus.linalg import CACHE_BYTES, CHUNK_BYTES, chunk_rows
 from isthmus.objective import LOSSES, cost
-from isthmus.trace import Network, Trace
+from isthmus.trace import Trace, Traceable
 
 
 @cites("bottleneck2023", "Thm. 7, proof", ids=("Q-ntk",))
 @torch.no_grad()
-def ntk_trace(net: Network, X: Any, *, chunk_bytes: int = CHUNK_BYTES, dtype: torch.dtype = torch.float64) -> Tensor:
+def ntk_trace(net: Traceable, X: Any, *, chunk_bytes: int = CHUNK_BYTES, dtype: torch.dtype = torch.float64) -> Tensor:
     """Tr Θ(x, x) = Σ_ℓ (‖α_{ℓ-1}(x)‖² + β²) · ‖J(α̃_ℓ → f)(x)‖²_F for every row of X, (N,).
 
     One backward product for each output and no gradient of any parameter: the P-dimensional rows of J_θ f

@@ -18,7 +18,7 @@ from isthmus._cite import cites
 from isthmus.linalg import matrix
 from isthmus.measures._identity_cost import KernelNorm
 from isthmus.objective import cost
-from isthmus.trace import Network, Trace, activate, with_ones
+from isthmus.trace import Trace, Traceable, activate, with_ones
 
 #: Weights that give the representations back to this share are those of admissible ones.
 ADMISSIBLE = 1e-8
@@ -28,7 +28,7 @@ MAX_SAMPLES = 5000
 
 
 @cites("features2022", "Prop. 1 and Prop. 16", ids=("A-zopt",))
-def representations(net: Network, X: Any) -> tuple[Tensor, ...]:
+def representations(net: Traceable, X: Any) -> tuple[Tensor, ...]:
     """Φ(W) = (Z_1 … Z_L), each (n_ℓ, N): the pre-activations of a network on ``X``, in float64."""
     trace = net.trace(X)
     return tuple(trace.Z(ell) for ell in range(1, trace.depth + 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,15 @@ from torch.nn import functional
 from isthmus._checks import as_tensor, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
-from isthmus.files import register
+from isthmus.measures import kept_frequencies
 from isthmus.networks._fully_connected import (
-    DTYPES,
     MAX_DEPTH,
     MAX_WIDTH,
     FullyConnected,
-    activation_modules,
+    activation_module,
     linear_module,
 )
+from isthmus.networks._network import Network
 from isthmus.trace import activate
 
 #: What may follow the convolutions.
@@ -33,7 +33,7 @@ MAX_UNROLLED = 2**26
 
 
 @cites("talk2023", "Slides 'Convolutional Networks'", ids=("M-conv",))
-class ConvolutionalNet(nn.Module):
+class ConvolutionalNet(Network):
     """Circular convolutions α̃_ℓ = W_ℓ ⋆ α_{ℓ-1} + β b_ℓ, α_ℓ = σ_a(α̃_ℓ), on periodic images or signals.
 
     Without a head f = α̃_L is an image again, and moving the input moves the output: f(T_p x) = T_p f(x). With one,
@@ -83,6 +83,10 @@ class ConvolutionalNet(nn.Module):
     torch.Size([6, 4, 1, 4])
     """
 
+    kind: ClassVar[str] = "a convolutional network"
+    d_in: int
+    d_out: int
+
     def __init__(
         self,
         channels: Sequence[int],
@@ -108,6 +112,8 @@ class ConvolutionalNet(nn.Module):
         if (head is None) != (outputs is None):
             fail(who, "`outputs` must be given with a head, and only then", outputs, "Pass both or neither.")
         self.outputs = None if outputs is None else check_integer(who, "outputs", outputs, low=1, high=MAX_WIDTH)
+        self.d_in = self.channels[0] * self.positions
+        self.d_out = self.channels[-1] * self.positions if self.outputs is None else self.outputs
         check_number(who, "init_scale", init_scale, low=0.0)
         if dtype is not None and not dtype.is_floating_point:
             fail(who, "`dtype` must be a real floating dtype", dtype, "Use torch.float32 or torch.float64.")
@@ -138,16 +144,6 @@ class ConvolutionalNet(nn.Module):
     def positions(self) -> int:
         """n², or n for signals: positions of one channel."""
         return math.prod(self.size)
-
-    @property
-    def d_in(self) -> int:
-        """Numbers in one input, c_0·positions."""
-        return self.channels[0] * self.positions
-
-    @property
-    def d_out(self) -> int:
-        """Numbers in one output."""
-        return self.channels[-1] * self.positions if self.outputs is None else self.outputs
 
     @property
     def head_inputs(self) -> int:
@@ -251,13 +247,50 @@ class ConvolutionalNet(nn.Module):
                     conv.bias.copy_(self.bias * self.biases[index])
                 layers.append(conv.requires_grad_(W.requires_grad))
                 if index + 1 < self.depth:
-                    layers += activation_modules(0, self.slope, W.shape[0])
+                    layers += [activation_module(self.slope)] if self.slope != 1.0 else []
             if self.head == "mean":
                 layers.append(nn.AdaptiveAvgPool1d(1) if len(self.size) == 1 else nn.AdaptiveAvgPool2d(1))
             layers.append(nn.Flatten())
             if self.head_weight is not None:
                 layers.append(linear_module(self.head_weight, self.head_bias, self.bias))
         return nn.Sequential(*layers).train(self.training)
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor takes; None for a filter of the full size."""
+        taps = [None if one == self.size else one[0] for one in self.filter_sizes]
+        names = ("slope", "bias", "head", "outputs")
+        own = {name: getattr(self, name) for name in names}
+        return {"channels": list(self.channels), "size": list(self.size), "filter_size": taps, **own}
+
+    @classmethod
+    def upgrade(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Files once had the taps of a filter along every axis."""
+        if "filter_sizes" not in config:
+            return config, tensors
+        new = dict(config)
+        sizes, size = new.pop("filter_sizes"), config.get("size")
+        fix = "The file was not written by isthmus.save, or the network was altered by hand."
+        if not isinstance(sizes, list):
+            fail("load", "`filter_sizes` must be a list", ascii(sizes), fix)
+        for one in sizes:
+            if one != size and (not isinstance(one, list) or len(one) == 0 or any(k != one[0] for k in one)):
+                fail("load", "`filter_sizes` must be those of the images, or equal", ascii(one), fix)
+        new["filter_size"] = [None if one == size else one[0] for one in sizes]
+        return new, tensors
+
+    @classmethod
+    def fewest_tensors(cls, config: Mapping[str, Any]) -> int:
+        """One for each filter."""
+        channels = config["channels"]
+        return len(channels) - 1 if isinstance(channels, list) else 0
+
+    def numbers(self, X: Tensor) -> dict[str, Any]:
+        """Which singular values stand out, by frequency."""
+        return {"kept_frequencies": kept_frequencies(self.trace(X)).to_dict()}
+
+    def carrying_norm(self) -> float:
+        """L/n²: filters act at all positions."""
+        return self.depth / self.positions
 
     @torch.no_grad()
     def unrolled(self) -> FullyConnected:
@@ -376,105 +409,6 @@ class ConvolutionalTrace:
     def _image(self, name: str, ell: int) -> Tensor:
         check_integer(f"ConvolutionalTrace.{name}", "ell", ell, low=0, high=len(self.filters))
         return self.activations[0] if ell == 0 else self.preactivations[ell - 1]
-
-
-# ---- A convolutional network as configuration and tensors, for files: everything is checked before anything is built
-
-
-FIX = "The file was not written by isthmus.save, or the network was altered by hand."
-
-KEYS = ("channels", "size", "filter_sizes", "slope", "bias", "head", "outputs", "dtype")
-
-
-def check_parts(who: str, config: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Fail unless the configuration and the tensors are those of one network. Nothing is allocated."""
-    if not isinstance(config, dict) or set(config) != set(KEYS):
-        fail(who, f"the configuration must have the keys {', '.join(KEYS)}", ascii(config), FIX)
-    channels = _integers(who, "channels", config["channels"], 2, MAX_DEPTH + 1, MAX_WIDTH)
-    size = _integers(who, "size", config["size"], 1, 2, MAX_WIDTH)
-    layers = len(channels) - 1
-    taps = config["filter_sizes"]
-    if not isinstance(taps, list) or len(taps) != layers:
-        fail(who, f"`filter_sizes` must be a list of {layers} entries", ascii(taps), FIX)
-    for index, one in enumerate(taps):
-        _integers(who, f"filter_sizes[{index}]", one, len(size), len(size), MAX_WIDTH)
-        if one != size and (len(set(one)) > 1 or max(one) > min(size)):
-            fail(who, f"`filter_sizes[{index}]` must be that of the images, or equal and no larger", ascii(one), FIX)
-    check_number(who, "slope", config["slope"], low=-1.0, high=1.0)
-    bias = check_number(who, "bias", config["bias"])
-    check_choice(who, "head", config["head"], HEADS)
-    if not isinstance(config["dtype"], str) or config["dtype"] not in DTYPES:
-        fail(who, f"`dtype` must be one of {', '.join(DTYPES)}", ascii(config["dtype"]), FIX)
-    shapes: dict[str, tuple[int, ...]] = {
-        f"filters.{i}": (channels[i + 1], channels[i], *taps[i]) for i in range(layers)
-    }
-    if bias != 0.0:
-        shapes |= {f"biases.{i}": (c,) for i, c in enumerate(channels[1:])}
-    if config["head"] is None:
-        if config["outputs"] is not None:
-            fail(who, "`outputs` must be null without a head", ascii(config["outputs"]), FIX)
-    else:
-        outputs = check_integer(who, "outputs", config["outputs"], low=1, high=MAX_WIDTH)
-        seen = channels[-1] * (1 if config["head"] == "mean" else math.prod(size))
-        shapes["head_weight"] = (outputs, seen)
-        if bias != 0.0:
-            shapes["head_bias"] = (outputs,)
-    if shapes.keys() != tensors.keys():
-        odd = sorted(shapes.keys() ^ tensors.keys())[0]
-        got = f"{ascii(odd)} {'missing' if odd in shapes else 'too many'}, {len(tensors)} tensors in all"
-        fail(who, f"the tensors must be the {len(shapes)} that the configuration implies", got, FIX)
-    for name, shape in shapes.items():
-        T = tensors[name]
-        if tuple(T.shape) != shape or T.dtype != DTYPES[config["dtype"]]:
-            must = f"tensor {name!r} must have shape {shape} and dtype {config['dtype']}"
-            fail(who, must, f"shape {tuple(T.shape)}, {T.dtype}", FIX)
-
-
-def _integers(who: str, name: str, value: Any, low: int, high: int, most: int) -> list[int]:
-    if not isinstance(value, list) or not low <= len(value) <= high:
-        fail(who, f"`{name}` must be a list of {low} to {high} integers", ascii(value), FIX)
-    return [check_integer(who, f"{name}[{i}]", n, low=1, high=most) for i, n in enumerate(value)]
-
-
-def to_parts(net: ConvolutionalNet) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Configuration and tensors, bit for bit."""
-    config = {
-        "channels": list(net.channels),
-        "size": list(net.size),
-        "filter_sizes": [list(one) for one in net.filter_sizes],
-        "slope": net.slope,
-        "bias": net.bias,
-        "head": net.head,
-        "outputs": net.outputs,
-        "dtype": str(net.filters[0].dtype).removeprefix("torch."),
-    }
-    tensors = {name: parameter.detach() for name, parameter in net.named_parameters(remove_duplicate=False)}
-    check_parts("save", config, tensors)
-    return config, tensors
-
-
-def from_parts(config: Any, tensors: dict[str, Tensor]) -> ConvolutionalNet:
-    """The network of a file."""
-    check_parts("load", config, tensors)
-    size = config["size"]
-    net = ConvolutionalNet(
-        config["channels"],
-        size,
-        [None if taps == size else taps[0] for taps in config["filter_sizes"]],
-        config["slope"],
-        config["bias"],
-        head=config["head"],
-        outputs=config["outputs"],
-        init_scale=0.0,
-        dtype=DTYPES[config["dtype"]],
-    )
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            parameter.copy_(tensors[name])
-    return net
-
-
-register("ConvolutionalNet", ConvolutionalNet, to_parts, from_parts)
 
 
 # ---- Circular convolutions of signals and images: applied, and as one matrix for each frequency

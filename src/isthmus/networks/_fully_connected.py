@@ -1,9 +1,9 @@
-"""M-fc: fully connected networks α_ℓ = σ_a(W_ℓ α_{ℓ-1} + β b_ℓ), and their linear special case."""
+"""M-fc: fully connected networks α_ℓ = σ_a(W_ℓ α_{ℓ-1} + β b_ℓ), their linear special case, and hourglasses."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -12,17 +12,30 @@ from torch import Tensor, nn
 from isthmus._checks import as_matrix, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
-from isthmus.files import register
-from isthmus.trace import Trace, activate
+from isthmus.measures import balance, parameter_norms, read_spectrum
+from isthmus.networks._direct import Direct, Shares, activate_, add_product, multiply, multiply_add, pull_back_
+from isthmus.networks._metric import KroneckerMetric, Slot
+from isthmus.networks._network import Network
+from isthmus.networks._rescaling import least_norm
+from isthmus.trace import Trace, activate, activation_derivative
 
 #: A limit against typing errors and hostile files, far above any fully connected network.
 MAX_WIDTH = 2**24
 
 MAX_DEPTH = 100_000
 
+#: Samples on which representations are looked at to narrow a layer.
+SAMPLES = 2000
+
 
 def propagate(
-    Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor, *, slopes: Sequence[float], bias: float
+    Ws: Sequence[Tensor],
+    bs: Sequence[Tensor],
+    X: Tensor,
+    *,
+    slopes: Sequence[float],
+    bias: float,
+    linear: Sequence[int] = (),
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Pre-activations α̃_1 … α̃_L and activations α_0 … α_{L-1}; ``slopes`` are those of layers 1 … L−1.
 
@@ -36,23 +49,27 @@ def propagate(
             Z = Z + bias * bs[index].unsqueeze(-2)
         preactivations.append(Z)
         if index + 1 < len(Ws):
-            activations.append(activate(Z, slopes[index]))
+            activations.append(activate(Z, slopes[index], linear[index] if linear else 0))
     return preactivations, activations
 
 
 @cites("rank2023", "§2", ids=("M-fc",))
 @cites("bottleneck2023", "§2", ids=("M-fc",))
-class FullyConnected(nn.Module):
+class FullyConnected(Network):
     """Fully connected network f = α̃_L with α̃_ℓ = W_ℓ α_{ℓ-1} + β b_ℓ and α_ℓ = σ_a(α̃_ℓ).
 
     Parameters
     ----------
     dims : sequence of int
         n_0 (inputs), n_1, …, n_L (outputs); L = ``len(dims) - 1`` weight matrices.
-    slope : float, default 0.0
+    slope : float, or one for each of the layers 1 … L−1, default 0.0
         a ∈ [−1, 1] in σ_a(x) = x for x ≥ 0, a·x below: 0 is ReLU, 1 a linear network, −1 the absolute value.
     bias : float, default 1.0
         Amount of bias β: 1 as usual, 0 for none (no bias parameters then).
+    linear : sequence of int, optional
+        For each of the layers 1 … L−1, how many of its first neurons have no activation; none by default.
+    biased : sequence of bool, optional
+        For each of the layers 1 … L, whether it has a bias; all by default, where β ≠ 0.
     init_scale : float, default 1.0
         Multiplies the initial weights, which are Gaussian of variance 2/((1 + a²) n_{ℓ-1}); biases start at
         0.
@@ -75,13 +92,17 @@ class FullyConnected(nn.Module):
     """
 
     kind: ClassVar[str] = "a fully connected network"
+    d_in: int
+    d_out: int
 
     def __init__(
         self,
         dims: Sequence[int],
-        slope: float = 0.0,
+        slope: float | Sequence[float] = 0.0,
         bias: float = 1.0,
         *,
+        linear: Sequence[int] | None = None,
+        biased: Sequence[bool] | None = None,
         init_scale: float = 1.0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -89,33 +110,28 @@ class FullyConnected(nn.Module):
     ) -> None:
         super().__init__()
         who = "FullyConnected"
-        try:
-            sizes = list(dims)
-        except TypeError:
-            fail(who, "`dims` must be a sequence of integers", repr(dims), "Pass e.g. [50, 100, 100, 50].")
-        if not 2 <= len(sizes) <= MAX_DEPTH + 1:
-            fail(
-                who,
-                f"`dims` must have 2 to {MAX_DEPTH + 1} entries",
-                len(sizes),
-                "Pass inputs, widths, outputs.",
-            )
-        self.dims = tuple(check_integer(who, f"dims[{i}]", n, low=1, high=MAX_WIDTH) for i, n in enumerate(sizes))
-        self.slope = check_number(who, "slope", slope, low=-1.0, high=1.0)
+        self.dims = _checked_dims(who, dims)
+        self.d_in, self.d_out = self.dims[0], self.dims[-1]
+        self._slope, self.slopes = _checked_slopes(who, slope, len(self.dims) - 2)
         self.bias = check_number(who, "bias", bias)
+        self.linear = _checked_linear(who, linear, self.dims)
+        flags = [self.bias != 0.0] * self.depth if biased is None else _checked_flags(who, biased, self.depth)
         check_number(who, "init_scale", init_scale, low=0.0)
         if dtype is not None and not dtype.is_floating_point:
             fail(who, "`dtype` must be a real floating dtype", dtype, "Use torch.float32 or torch.float64.")
-        gain = init_scale * math.sqrt(2.0 / (1.0 + self.slope**2))
         self.weights = nn.ParameterList()
+        #: One entry for each layer, None where it has no bias; empty when ``bias == 0``.
         self.biases = nn.ParameterList()
-        for fan_in, fan_out in zip(self.dims[:-1], self.dims[1:]):
+        slopes = [*self.slopes, self.slopes[-1] if self.slopes else (self._slope or 0.0)]
+        for fan_in, fan_out, a, own in zip(self.dims, self.dims[1:], slopes, flags):
+            gain = init_scale * math.sqrt(2.0 / (1.0 + a**2))
             W = torch.zeros(fan_out, fan_in, dtype=dtype, device=device)
             if gain > 0.0:  # without weights to draw, no generator advances
                 W.normal_(0.0, gain / math.sqrt(fan_in), generator=generator)
             self.weights.append(nn.Parameter(W))
             if self.bias != 0.0:
-                self.biases.append(nn.Parameter(torch.zeros(fan_out, dtype=dtype, device=device)))
+                zeros = torch.zeros(fan_out, dtype=dtype, device=device)
+                self.biases.append(nn.Parameter(zeros) if own else None)
 
     @classmethod
     def from_weights(
@@ -123,12 +139,13 @@ class FullyConnected(nn.Module):
         Ws: Sequence[Any],
         bs: Sequence[Any] | None = None,
         *,
-        slope: float = 0.0,
+        slope: float | Sequence[float] = 0.0,
         bias: float | None = None,
+        linear: Sequence[int] | None = None,
     ) -> Self:
         """A network with copies of the given weights (and biases); dtype and device are those of ``Ws[0]``.
 
-        ``bias`` defaults to 1 when ``bs`` is given and to 0 when it is not.
+        ``bias`` defaults to 1 when ``bs`` is given and to 0 when it is not; a layer whose bias is None has none.
         """
         who = "FullyConnected.from_weights"
         tensors = [torch.as_tensor(W) for W in Ws]
@@ -152,22 +169,26 @@ class FullyConnected(nn.Module):
                 "none" if bs is None else len(bs),
                 "Pass one bias for each weight.",
             )
+        vectors = [None if b is None else torch.as_tensor(b) for b in bs or ()] if amount != 0.0 else []
         dims = [tensors[0].shape[1], *(W.shape[0] for W in tensors)]
         dtype = tensors[0].dtype if tensors[0].dtype.is_floating_point else torch.get_default_dtype()
-        net = cls(dims, slope, amount, init_scale=0.0, dtype=dtype, device=tensors[0].device)
+        flags = [b is not None for b in vectors] or None
+        options: dict[str, Any] = {"init_scale": 0.0, "dtype": dtype, "device": tensors[0].device}
+        net = cls(dims, slope, amount, linear=linear, biased=flags, **options)
         with torch.no_grad():
             for parameter, W in zip(net.weights, tensors):
                 parameter.copy_(W)
-            for index, (parameter, b) in enumerate(zip(net.biases, bs or ())):
-                vector = torch.as_tensor(b)
-                if vector.shape != parameter.shape:
+            for index, (parameter, b) in enumerate(zip(net.biases, vectors)):
+                if b is None:
+                    continue
+                if b.shape != parameter.shape:
                     fail(
                         who,
                         f"`bs[{index}]` must have shape {tuple(parameter.shape)}",
-                        tuple(vector.shape),
+                        tuple(b.shape),
                         "Pass one entry for each neuron.",
                     )
-                parameter.copy_(vector)
+                parameter.copy_(b)
         return net
 
     @property
@@ -176,9 +197,21 @@ class FullyConnected(nn.Module):
         return len(self.dims) - 1
 
     @property
-    def slopes(self) -> tuple[float, ...]:
-        """The slope below zero at each of the layers 1 … L−1."""
-        return (self.slope,) * (self.depth - 1)
+    def slope(self) -> float:
+        """The slope below zero of all layers; fails where they differ, or where some neurons have no activation."""
+        if self._slope is None or any(self.linear):
+            got = f"slopes {list(self.slopes)}, linear neurons {list(self.linear)}"
+            fail("FullyConnected.slope", "all layers must have one slope", got, "Read `slopes` and `linear`.")
+        return self._slope
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all neurons have one slope and all layers biases, or none: the networks of the papers."""
+        return self._slope is not None and not any(self.linear) and self._evenly_biased
+
+    @property
+    def _evenly_biased(self) -> bool:
+        return all(b is not None for b in self.biases)
 
     @property
     def Ws(self) -> tuple[Tensor, ...]:
@@ -187,18 +220,20 @@ class FullyConnected(nn.Module):
 
     @property
     def bs(self) -> tuple[Tensor, ...]:
-        """b_1 … b_L: the live parameters; empty when ``bias == 0``."""
-        return tuple(self.biases)
+        """b_1 … b_L: the live parameters, zeros where a layer has none; empty when ``bias == 0``."""
+        return tuple(W.new_zeros(len(W)) if b is None else b for W, b in zip(self.weights, self.biases))
 
     def forward(self, X: Tensor) -> Tensor:
         """f(X), (..., n_L) from (..., n_0)."""
+        last = len(self.weights) - 1
         for index, W in enumerate(self.weights):
             X = X @ W.mT
             if self.bias != 0.0:
                 b = self.biases[index]
-                X = X + (b if self.bias == 1.0 else self.bias * b)
-            if index + 1 < len(self.weights):
-                X = activate(X, self.slope)
+                if b is not None:
+                    X = X + (b if self.bias == 1.0 else self.bias * b)
+            if index < last:
+                X = activate(X, self.slopes[index], self.linear[index])
         return X
 
     @torch.no_grad()
@@ -218,8 +253,9 @@ class FullyConnected(nn.Module):
         if isinstance(X, Tensor) and inputs.data_ptr() == X.data_ptr():
             inputs = inputs.clone()  # a trace is frozen: later changes of X must not reach it
         Ws = tuple(W.detach().to(kind, copy=True) for W in self.weights)
-        bs = tuple(b.detach().to(kind, copy=True) for b in self.biases)
-        preactivations, activations = propagate(Ws, bs, inputs, slopes=self.slopes, bias=self.bias)
+        bs = tuple(b.detach().to(kind, copy=True) for b in self.bs)
+        how: dict[str, Any] = {"slopes": self.slopes, "bias": self.bias, "linear": self.linear}
+        preactivations, activations = propagate(Ws, bs, inputs, **how)
         for ell, Z in enumerate(preactivations, start=1):
             if not bool(torch.isfinite(Z).all()):
                 fail(
@@ -229,135 +265,277 @@ class FullyConnected(nn.Module):
                     f"Check the weights up to layer {ell}, or scale X.",
                     error=DataError,
                 )
-        return Trace(
-            Ws,
-            bs,
-            tuple(preactivations),
-            tuple(activations),
-            self.slope,
-            self.bias,
-            torch.finfo(own.dtype).eps,
-        )
+        slope = self._slope if self._slope is not None and not any(self.linear) else self.slopes
+        linear = self.linear if any(self.linear) else ()
+        eps = torch.finfo(own.dtype).eps
+        return Trace(Ws, bs, tuple(preactivations), tuple(activations), slope, self.bias, eps, linear)
 
     def to_torch(self) -> nn.Sequential:
         """An ``nn.Sequential`` of Linear and ReLU/LeakyReLU/Identity computing the same function (β folded
-        in).
+        in); where some neurons of a layer are linear, a frozen ``PReLU`` with a slope for each.
         """
         layers: list[nn.Module] = []
         for index, W in enumerate(self.weights):
             layers.append(linear_module(W, self.biases[index] if self.bias != 0.0 else None, self.bias))
             if index + 1 < len(self.weights):
-                layers.append(_activation_module(self.slope))
+                layers.append(activation_module(self.slopes[index], self.linear[index], W))
         return nn.Sequential(*layers).train(self.training)
+
+    def config(self) -> dict[str, Any]:
+        """``dims``, ``slope``, ``bias``; ``linear`` and ``biased`` only where they say something."""
+        slope = list(self.slopes) if self._slope is None else self._slope
+        found: dict[str, Any] = {"dims": list(self.dims), "slope": slope, "bias": self.bias}
+        if any(self.linear):
+            found["linear"] = list(self.linear)
+        if not self._evenly_biased:
+            found["biased"] = [b is not None for b in self.biases]
+        return found
+
+    def about(self) -> str:
+        """Its depth."""
+        return f"a network of depth {self.depth}"
+
+    def simplified(self) -> FullyConnected:
+        """Without the linear layer of an hourglass."""
+        linear = [a == 1.0 for a in self.slopes]
+        return self.merged() if any(linear) and not all(linear) else self
+
+    def representations(self, X: Tensor) -> dict[int, Tensor]:
+        """α_1 … α_{L-1}."""
+        return dict(enumerate(self.trace(X).activations[1:], start=1))
+
+    def plain_layers(self) -> FullyConnected | None:
+        """Itself; a subclass may have a forward of its own."""
+        return self if type(self) is FullyConnected else None
+
+    @classmethod
+    def fewest_tensors(cls, config: Mapping[str, Any]) -> int:
+        """One for each layer."""
+        dims = config["dims"]
+        return len(dims) - 1 if isinstance(dims, list) else 0
 
     def extra_repr(self) -> str:
         """Shown by ``print(net)``."""
-        return f"dims={list(self.dims)}, slope={self.slope:g}, bias={self.bias:g}"
+        slope = list(self.slopes) if self._slope is None else f"{self._slope:g}"
+        linear = f", linear={list(self.linear)}" if any(self.linear) else ""
+        return f"dims={list(self.dims)}, slope={slope}{linear}, bias={self.bias:g}"
+
+    # ---------------------------------------------------------------- hourglasses: f = h∘g through k coordinates
+
+    @classmethod
+    def hourglass(
+        cls,
+        dims_in: Sequence[int],
+        dims_out: Sequence[int],
+        *,
+        slope: float = 0.0,
+        bias: float = 1.0,
+        init_scale: float = 1.0,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """F = h∘g through a linear layer of k neurons; ``dims_in`` of g ends and ``dims_out`` of h begins with k.
+
+        Nothing but the number of coordinates limits what passes; whatever the weights, the bottleneck rank of f is at
+        most k.
+        """
+        options: dict[str, Any] = {"init_scale": init_scale, "dtype": dtype, "generator": generator}
+        return cls.joined(*(cls(dims, slope, bias, **options) for dims in (dims_in, dims_out)))
+
+    @classmethod
+    def joined(cls, encoder: FullyConnected, decoder: FullyConnected) -> Self:
+        """h∘g with a linear layer between them: copies of both, of one dtype.
+
+        The amount of bias is that of ``encoder``, if it has biases; what is added to each neuron stays.
+        """
+        who = "FullyConnected.joined"
+        if encoder.d_out != decoder.d_in:
+            must = f"`decoder` must have {encoder.d_out} inputs, one for each output of `encoder`"
+            fail(who, must, decoder.d_in, "Give both the same waist.")
+        dtypes = [net.weights[0].dtype for net in (encoder, decoder)]
+        if dtypes[0] != dtypes[1]:
+            fail(who, "`encoder` and `decoder` must have one dtype", dtypes, "Convert one of them.")
+        linear = [*encoder.linear, 0, *decoder.linear]
+        slopes = [*encoder.slopes, 1.0, *decoder.slopes]
+        amount, bs = encoder.bias or decoder.bias, []
+        for net in (encoder, decoder):
+            bs += [b if b is None else b * (net.bias / amount) for b in net.biases] or [None] * net.depth
+        Ws = [*encoder.weights, *decoder.weights]
+        return cls.from_weights(Ws, bs if amount else None, slope=slopes, bias=amount, linear=linear)
+
+    @property
+    def waist(self) -> int:
+        """ℓ of the narrowest linear hidden layer, the first of them: where an hourglass is narrow."""
+        free = [
+            ell for ell in range(1, self.depth) if self.slopes[ell - 1] == 1.0 or self.linear[ell - 1] == self.dims[ell]
+        ]
+        if not free:
+            fail(
+                "FullyConnected.waist",
+                "a hidden layer must be linear",
+                f"slopes {list(self.slopes)}",
+                "Join two networks.",
+            )
+        return min(free, key=lambda ell: self.dims[ell])
+
+    def encoder(self) -> FullyConnected:
+        """g, a copy of what comes before the waist."""
+        return self.part(0, self.waist)
+
+    def decoder(self) -> FullyConnected:
+        """h, a copy of what follows the waist."""
+        return self.part(self.waist, self.depth)
+
+    def part(self, start: int, stop: int) -> FullyConnected:
+        """Layers ``start`` + 1 … ``stop``, a copy."""
+        slopes, linear = self.slopes[start : stop - 1], self.linear[start : stop - 1]
+        # Between networks of one slope there is one, also where no layer is left to have it.
+        beside = {a for a in self.slopes if a != 1.0} or {1.0}
+        slope = slopes if len(set(slopes)) > 1 or len(beside) > 1 else (slopes[0] if slopes else beside.pop())
+        bs = list(self.biases)[start:stop] or None
+        return FullyConnected.from_weights(self.Ws[start:stop], bs, slope=slope, bias=self.bias, linear=linear)
+
+    @torch.no_grad()
+    def merged(self) -> FullyConnected:
+        """The same function with one layer less: the weights at the waist multiplied."""
+        m = self.waist
+        Ws, bs = [W.detach() for W in self.weights], [b.detach() for b in self.bs]
+        joint = Ws[m] @ Ws[m - 1]
+        if self.bias != 0.0:
+            bs = [*bs[: m - 1], Ws[m] @ bs[m - 1] + bs[m], *bs[m + 1 :]]
+        weights = [*Ws[: m - 1], joint, *Ws[m + 1 :]]
+        slopes, linear = self.slopes[: m - 1] + self.slopes[m:], self.linear[: m - 1] + self.linear[m:]
+        slope = slopes if slopes else (self._slope or 0.0)
+        return FullyConnected.from_weights(weights, bs or None, slope=slope, bias=self.bias, linear=linear)
+
+    # ---------------------------------------------------------------- hooks
+
+    @property
+    def _plain(self) -> bool:
+        """Whether what is written out below is this network: a subclass may have a forward of its own."""
+        own = type(self).forward is FullyConnected.forward
+        return own and self._evenly_biased and all(p.requires_grad for p in self.parameters())
+
+    def direct(self, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> DirectChain | None:
+        """Where slopes are in [0, 1] and layers have one each."""
+        possible = self._plain and not any(self.linear) and all(0.0 <= a <= 1.0 for a in self.slopes)
+        return DirectChain(self, loss, values, gradients, rows) if possible else None
+
+    def metric(self, loss: str) -> ChainMetric | None:
+        """Of all layers."""
+        return ChainMetric(self, loss) if self._plain and not any(self.linear) else None
+
+    def imbalance(self) -> tuple[float, float]:
+        """max_ℓ |‖W_ℓ‖² + ‖b_ℓ‖² − ‖W_{ℓ+1}‖²| relative to the mean ‖W_ℓ‖², and the sum of these."""
+        if not all(p.requires_grad for p in self.parameters()):
+            return math.nan, math.nan
+        measured = balance(self)
+        return measured.layer_residual, measured.scale * self.depth
+
+    @torch.no_grad()
+    def rebalance_(self) -> bool:
+        """Over rescalings of neurons. At a linear layer every invertible map is free, not rescalings alone."""
+        if not (self._plain and self.uniform):
+            return False
+        found = least_norm(self.Ws, self.bs, by="neuron", tolerance=1e-6)
+        own = self.weights[0].dtype
+        if sum(T.square().sum() for T in (*found.Ws, *found.bs)) >= (1.0 - 1e-6) * parameter_norms(self).total:
+            return False
+        for parameter, new in zip(self.parameters(), (*found.Ws, *found.bs)):
+            parameter.copy_(new.to(own))
+        return True
+
+    def can_narrow(self) -> bool:
+        """Where no parameter is frozen that a pinch would change."""
+        return self.uniform and all(p.requires_grad for p in self.parameters())
+
+    @torch.no_grad()
+    def narrowest_layer(self, X: Tensor) -> tuple[int, int] | None:
+        """(Rank, layer) of the smallest clear rank of centred representations, at the middle layer that shows it."""
+        if self.depth < 3:
+            return None
+        trace = self.trace(X[:SAMPLES], dtype=None)
+        found: dict[int, list[int]] = {}
+        for ell in range(1, self.depth):
+            A = trace.preactivations[ell - 1].double()
+            reading = read_spectrum(torch.linalg.svdvals(A - A.mean(0)), eps=trace.source_eps)
+            if reading.status == "clear":
+                found.setdefault(reading.count, []).append(ell)
+        if not found:
+            return None
+        rank = min(found)
+        return rank, found[rank][len(found[rank]) // 2]
+
+    @torch.no_grad()
+    def pinch_(self, X: Tensor, ell: int, rank: int) -> None:
+        """Project layer ``ell`` on its leading centred directions, keep its mean.
+
+        With α̃' = Pα̃ + (1 − P)·mean: W' = PW, βb' = Pβb + (1 − P)·mean. What was projected out becomes constant over
+        the data. Without biases the projection is on the leading uncentred directions.
+        """
+        trace = self.trace(X[:SAMPLES], dtype=None)
+        A = trace.preactivations[ell - 1].double()
+        mean = A.mean(0) if self.bias else torch.zeros_like(A[0])
+        V = torch.linalg.svd(A - mean, full_matrices=False).Vh[:rank]
+        P = V.mT @ V
+        W, own = self.weights[ell - 1], self.weights[ell - 1].dtype
+        W.copy_((P @ W.double()).to(own))
+        if self.bias:
+            b = self.biases[ell - 1]
+            b.copy_((P @ b.double() + (mean - P @ mean) / self.bias).to(own))
+
+    def norm_per_depth(self) -> float:
+        """‖θ‖²/L over all weights and biases."""
+        return parameter_norms(self).per_depth
+
+    @torch.no_grad()
+    def glance(self, norm: float) -> dict[str, float]:
+        """‖θ‖²/L and a quick look at the rank: singular values of the middle weight above half its largest."""
+        s = torch.linalg.svdvals(self.weights[self.depth // 2].detach().double())
+        return {"‖θ‖²/L": norm / self.depth, "rank": int((s > 0.5 * s[0]).sum())}
 
 
-def _activation_module(slope: float) -> nn.Module:
-    if slope == 0.0:
-        return nn.ReLU()
-    return nn.Identity() if slope == 1.0 else nn.LeakyReLU(slope)
+# ---- Arguments of the constructor, which may come from a file
 
 
-#: Dtypes a file may name.
-DTYPES = {
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
+def _checked_dims(who: str, dims: Any) -> tuple[int, ...]:
+    try:
+        sizes = list(dims)
+    except TypeError:
+        fail(who, "`dims` must be a sequence of integers", repr(dims), "Pass e.g. [50, 100, 100, 50].")
+    if not 2 <= len(sizes) <= MAX_DEPTH + 1:
+        must = f"`dims` must have 2 to {MAX_DEPTH + 1} entries"
+        fail(who, must, len(sizes), "Pass inputs, widths, outputs.")
+    return tuple(check_integer(who, f"dims[{i}]", n, low=1, high=MAX_WIDTH) for i, n in enumerate(sizes))
 
 
-def _check_parts(who: str, config: Any, tensors: Mapping[str, Tensor]) -> tuple[list[int], float, float]:
-    """Fail unless the configuration and the tensors are those of one network; gives dims, slope, bias.
-
-    Nothing is allocated: declared sizes are only compared with the tensors that are there.
-    """
-    fix = "The file was not written by isthmus.save, or the network was altered by hand."
-    keys = ("dims", "slope", "bias", "dtype")
-    if not isinstance(config, dict) or set(config) != set(keys):
-        fail(who, f"the configuration must have the keys {', '.join(keys)}", ascii(config), fix)
-    dims = config["dims"]
-    if not isinstance(dims, list) or not 2 <= len(dims) <= MAX_DEPTH + 1:
-        fail(who, f"`dims` must be a list of 2 to {MAX_DEPTH + 1} integers", ascii(dims), fix)
-    for index, n in enumerate(dims):
-        check_integer(who, f"dims[{index}]", n, low=1, high=MAX_WIDTH)
-    slope = check_number(who, "slope", config["slope"], low=-1.0, high=1.0)
-    bias = check_number(who, "bias", config["bias"])
-    if not isinstance(config["dtype"], str) or config["dtype"] not in DTYPES:
-        fail(who, f"`dtype` must be one of {', '.join(DTYPES)}", ascii(config["dtype"]), fix)
-    shapes = {f"weights.{i}": (m, n) for i, (n, m) in enumerate(zip(dims, dims[1:]))}
-    if bias != 0.0:
-        shapes |= {f"biases.{i}": (m,) for i, m in enumerate(dims[1:])}
-    if shapes.keys() != tensors.keys():
-        odd = sorted(shapes.keys() ^ tensors.keys())[0]
-        got = f"{ascii(odd)} {'missing' if odd in shapes else 'too many'}, {len(tensors)} tensors in all"
-        fail(who, f"the tensors must be the {len(shapes)} that `dims` and `bias` imply", got, fix)
-    for name, shape in shapes.items():
-        T = tensors[name]
-        if tuple(T.shape) != shape or T.dtype != DTYPES[config["dtype"]]:
-            must = f"tensor {name!r} must have shape {shape} and dtype {config['dtype']}"
-            fail(who, must, f"shape {tuple(T.shape)}, {T.dtype}", fix)
-    return dims, slope, bias
+def _checked_slopes(who: str, slope: Any, hidden: int) -> tuple[float | None, tuple[float, ...]]:
+    """The slope of all layers, if there is one, and that of each."""
+    if not isinstance(slope, (list, tuple)):
+        common = check_number(who, "slope", slope, low=-1.0, high=1.0)
+        return common, (common,) * hidden
+    if len(slope) != hidden:
+        fail(who, f"`slope` must be one number, or {hidden}", f"{len(slope)} of them", "One for each hidden layer.")
+    slopes = tuple(check_number(who, f"slope[{i}]", a, low=-1.0, high=1.0) for i, a in enumerate(slope))
+    return (slopes[0] if len(set(slopes)) == 1 else None if slopes else 0.0), slopes
 
 
-def _to_parts(net: FullyConnected) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    dtype = str(net.weights[0].dtype).removeprefix("torch.")
-    config = {"dims": list(net.dims), "slope": net.slope, "bias": net.bias, "dtype": dtype}
-    tensors = {name: parameter.detach() for name, parameter in net.named_parameters(remove_duplicate=False)}
-    _check_parts("save", config, tensors)
-    return config, tensors
+def _checked_linear(who: str, linear: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
+    counts = (0,) * (len(dims) - 2) if linear is None else linear
+    if not isinstance(counts, (list, tuple)) or len(counts) != len(dims) - 2:
+        fail(who, f"`linear` must be {len(dims) - 2} numbers", repr(linear), "One for each hidden layer.")
+    return tuple(
+        check_integer(who, f"linear[{i}]", k, low=0, high=n) for i, (k, n) in enumerate(zip(counts, dims[1:-1]))
+    )
 
 
-def _from_parts(config: Any, tensors: dict[str, Tensor]) -> FullyConnected:
-    dims, slope, bias = _check_parts("load", config, tensors)
-    Ws = [tensors[f"weights.{i}"] for i in range(len(dims) - 1)]
-    bs = [tensors[f"biases.{i}"] for i in range(len(dims) - 1)] if bias != 0.0 else None
-    # The constructor draws initial weights, to be overwritten: loading must not advance the user's generator.
-    with torch.random.fork_rng(devices=[]):
-        return FullyConnected.from_weights(Ws, bs, slope=slope, bias=bias)
-
-
-register("FullyConnected", FullyConnected, _to_parts, _from_parts)
+def _checked_flags(who: str, biased: Any, depth: int) -> list[bool]:
+    if not isinstance(biased, (list, tuple)) or len(biased) != depth or not all(isinstance(f, bool) for f in biased):
+        fail(who, f"`biased` must be {depth} times true or false", repr(biased), "One for each layer.")
+    return list(biased)
 
 
 # ---- Single layers as PyTorch modules: copies of weights, and activations of which some neurons are free
-
-
-def partly_linear(X: Tensor, linear: int, slope: float) -> Tensor:
-    """σ_a on all of the last axis but the first ``linear`` entries."""
-    if linear == 0:
-        return activate(X, slope)
-    if linear >= X.shape[-1]:
-        return X
-    return torch.cat([X[..., :linear], activate(X[..., linear:], slope)], -1)
-
-
-class PartlyLinear(nn.Module):
-    """σ_a on all features but the first ``linear``, which pass unchanged.
-
-    Parameters
-    ----------
-    linear : int
-        Number of leading features without activation.
-    slope : float, default 0.0
-        a of σ_a.
-    """
-
-    def __init__(self, linear: int, slope: float = 0.0) -> None:
-        super().__init__()
-        self.linear = check_integer("PartlyLinear", "linear", linear, low=0)
-        self.slope = check_number("PartlyLinear", "slope", slope, low=-1.0, high=1.0)
-
-    def forward(self, X: Tensor) -> Tensor:
-        """The same shape, (..., n)."""
-        return partly_linear(X, self.linear, self.slope)
-
-    def extra_repr(self) -> str:
-        """Shown by ``print``."""
-        return f"linear={self.linear}, slope={self.slope:g}"
 
 
 def linear_module(W: Tensor, b: Tensor | None, bias: float = 1.0) -> nn.Linear:
@@ -370,286 +548,118 @@ def linear_module(W: Tensor, b: Tensor | None, bias: float = 1.0) -> nn.Linear:
     return made.requires_grad_(W.requires_grad)
 
 
-def activation_modules(linear: int, slope: float, width: int) -> list[nn.Module]:
-    """PyTorch's own activation where all neurons have it, ours where some do, none where none does."""
-    if linear >= width or slope == 1.0:
-        return []
-    if linear:
-        return [PartlyLinear(linear, slope)]
-    return [nn.ReLU() if slope == 0.0 else nn.LeakyReLU(slope)]
+def activation_module(slope: float, linear: int = 0, like: Tensor | None = None) -> nn.Module:
+    """PyTorch's own activation; where the first ``linear`` of the neurons (rows of ``like``) have none, a PReLU."""
+    if slope == 1.0 or (like is not None and linear >= len(like)):
+        return nn.Identity()
+    if linear and like is not None:
+        made = nn.PReLU(len(like), init=slope, dtype=like.dtype, device=like.device)
+        with torch.no_grad():
+            made.weight[:linear] = 1.0
+        return made.requires_grad_(False)
+    return nn.ReLU() if slope == 0.0 else nn.LeakyReLU(slope)
 
 
-# ---- A network with a narrow linear layer in the middle: encoder g, waist of k coordinates, decoder h
+# ---- Cost and gradient without a graph, and the metric
 
 
-class Hourglass(nn.Module):
-    """f = h∘g through R^k: two fully connected networks, g: R^{d_in} → R^k and h: R^k → R^{d_out}.
-
-    The waist z = g(x) is linear (no activation), so nothing but the number of coordinates limits what passes. Whatever
-    its weights, the bottleneck rank of f is at most k.
-
-    Parameters
-    ----------
-    encoder, decoder : FullyConnected
-        Copied. Of one slope, amount of bias and dtype; ``encoder`` ends where ``decoder`` begins.
-
-    Notes
-    -----
-    Parameters are laid out as in :class:`FullyConnected`: W_1 … W_L, b_1 … b_L.
-    """
-
-    def __init__(self, encoder: FullyConnected, decoder: FullyConnected) -> None:
-        super().__init__()
-        who = "Hourglass"
-        if encoder.dims[-1] != decoder.dims[0]:
-            must = f"`decoder` must have {encoder.dims[-1]} inputs, one for each output of `encoder`"
-            fail(who, must, decoder.dims[0], "Give both the same waist.")
-        kinds = [(net.slope, net.bias, net.weights[0].dtype) for net in (encoder, decoder)]
-        if kinds[0] != kinds[1]:
-            fail(who, "`encoder` and `decoder` must have one slope, bias and dtype", kinds, "Make them alike.")
-        self.dims = (*encoder.dims, *decoder.dims[1:])
-        self.slope, self.bias, self.waist = encoder.slope, encoder.bias, encoder.depth
-        self.weights = nn.ParameterList(nn.Parameter(W.detach().clone()) for W in (*encoder.Ws, *decoder.Ws))
-        self.biases = nn.ParameterList(nn.Parameter(b.detach().clone()) for b in (*encoder.bs, *decoder.bs))
-
-    @classmethod
-    def fresh(
-        cls,
-        dims_in: Sequence[int],
-        dims_out: Sequence[int],
-        *,
-        slope: float = 0.0,
-        bias: float = 1.0,
-        init_scale: float = 1.0,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Self:
-        """Random initial weights; ``dims_in`` ends and ``dims_out`` begins with k."""
-        options: dict[str, Any] = {"init_scale": init_scale, "dtype": dtype, "generator": generator}
-        return cls(*(FullyConnected(dims, slope, bias, **options) for dims in (dims_in, dims_out)))
-
-    @property
-    def depth(self) -> int:
-        """L, the number of weight matrices."""
-        return len(self.dims) - 1
-
-    @property
-    def rank(self) -> int:
-        """k, the width of the waist."""
-        return self.dims[self.waist]
-
-    @property
-    def slopes(self) -> tuple[float, ...]:
-        """The slope below zero at each of the layers 1 … L−1: 1 at the waist."""
-        return tuple(1.0 if ell == self.waist else self.slope for ell in range(1, self.depth))
-
-    @property
-    def Ws(self) -> tuple[Tensor, ...]:
-        """W_1 … W_L: the live parameters."""
-        return tuple(self.weights)
-
-    @property
-    def bs(self) -> tuple[Tensor, ...]:
-        """b_1 … b_L: the live parameters; empty when ``bias == 0``."""
-        return tuple(self.biases)
-
-    def forward(self, X: Tensor) -> Tensor:
-        """f(X), (..., d_out) from (..., d_in)."""
-        for index, (W, slope) in enumerate(zip(self.weights, (*self.slopes, 1.0))):
-            X = X @ W.mT
-            if self.bias != 0.0:
-                b = self.biases[index]
-                X = X + (b if self.bias == 1.0 else self.bias * b)
-            X = activate(X, slope)
-        return X
-
-    def encoder(self) -> FullyConnected:
-        """g, a copy."""
-        return self._part(slice(0, self.waist))
-
-    def decoder(self) -> FullyConnected:
-        """h, a copy."""
-        return self._part(slice(self.waist, self.depth))
-
-    def _part(self, part: slice) -> FullyConnected:
-        bs = self.bs[part] if self.bias != 0.0 else None
-        return FullyConnected.from_weights(self.Ws[part], bs, slope=self.slope, bias=self.bias)
-
-    @torch.no_grad()
-    def merged(self) -> FullyConnected:
-        """The same function as a FullyConnected with one layer less: the weights at the waist multiplied."""
-        m = self.waist
-        Ws, bs = [W.detach() for W in self.Ws], [b.detach() for b in self.bs]
-        joint = Ws[m] @ Ws[m - 1]
-        if self.bias != 0.0:
-            bs = [*bs[: m - 1], Ws[m] @ bs[m - 1] + bs[m], *bs[m + 1 :]]
-        weights = [*Ws[: m - 1], joint, *Ws[m + 1 :]]
-        return FullyConnected.from_weights(weights, bs or None, slope=self.slope, bias=self.bias)
-
-
-# ---- A fully connected network in which some neurons are linear: what compression leaves where σ did nothing
-
-
-class CompactNetwork(nn.Module):
-    """f = α̃_L with α̃_ℓ = W_ℓα_{ℓ-1} + β b_ℓ, where the first ``linear[ℓ-1]`` neurons of layer ℓ have no activation.
-
-    Parameters
-    ----------
-    Ws : sequence of Tensor (n_ℓ, n_{ℓ-1})
-        Copied, as are the others.
-    bs : sequence of Tensor (n_ℓ,) or None
-        A layer may have none.
-    slopes : sequence of float
-        a below zero at each of the layers 1 … L−1.
-    linear : sequence of int
-        How many neurons of each of these layers are linear; they come first.
-    bias : float, default 1.0
-        Amount of bias β.
-    shift, scale : Tensor (n_0,), optional
-        Inputs are centred and divided first: x ↦ (x − shift)/scale.
-    """
+class DirectChain(Direct):
+    """A chain of fully connected layers, parameters laid out W_1 … W_L, b_1 … b_L."""
 
     def __init__(
-        self,
-        Ws: Sequence[Tensor],
-        bs: Sequence[Tensor | None],
-        *,
-        slopes: Sequence[float],
-        linear: Sequence[int],
-        bias: float = 1.0,
-        shift: Tensor | None = None,
-        scale: Tensor | None = None,
+        self, net: FullyConnected, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int
     ) -> None:
-        super().__init__()
-        dims, self.slopes, self.linear = _compact_checked("CompactNetwork", [*Ws], [*bs], slopes, linear, shift, scale)
-        self.dims = tuple(dims)
-        self.bias = check_number("CompactNetwork", "bias", bias)
-        self.weights = nn.ParameterList(nn.Parameter(W.detach().clone()) for W in Ws)
-        self.biases = nn.ParameterDict(
-            {str(i): nn.Parameter(b.detach().clone()) for i, b in enumerate(bs) if b is not None}
-        )
-        self.shift: Tensor | None
-        self.scale: Tensor | None
-        self.register_buffer("shift", None if shift is None else shift.detach().clone())
-        self.register_buffer("scale", None if scale is None else scale.detach().clone())
+        self.dims, self.slopes, self.bias = net.dims, net.slopes, net.bias
+        super().__init__(loss, values, rows, self.dims[-1], len(values[0]) if values[0].ndim > 2 else 1)
+        self.memories = [self.take_memory(n) for n in self.dims[1:-1]]
+        # Two are enough on the way back; so they stay in the cache.
+        widest = max(self.dims[1:-1], default=0)
+        self.cotangents = [self.take_memory(widest) for _ in range(2)]
+        self.bind(values, gradients)
 
-    @property
-    def depth(self) -> int:
-        """L, the number of weight matrices."""
-        return len(self.weights)
+    def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """W_1 … W_L, b_1 … b_L."""
+        depth = len(self.dims) - 1
+        self.shares = Shares([gradients[:depth], gradients[depth:]], self.blocks)
+        self.weight_gradients, biases = self.shares.kinds
+        self.bias_gradients = [g[..., None, :] for g in biases]
+        self.biases = [b[:, None] if self.networks > 1 else b for b in values[depth:]]
+        self.Ws = [self.rows.repeat(W) for W in values[:depth]]
+        self.transposed = [W.mT for W in self.Ws]
+        # For the rows of a call: what products read and write, divided; activations whole; cotangents whole, divided,
+        # and these transposed.
+        self.inputs: list[Tensor] = []
+        self.results: list[Tensor] = []
+        self.activations: list[Tensor] = []
+        self.pulled: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def b(self, ell: int) -> Tensor | None:
-        """b_ℓ, ℓ = 1 … L, or None."""
-        return self.biases.get(str(ell - 1), None)
+    def shape(self) -> None:
+        """In small networks making views takes as long as using them."""
+        total, divide, hidden_dims = self.rows.total, self.rows.divide, self.dims[1:-1]
+        self.activations = [self.part(memory, n, total) for memory, n in zip(self.memories, hidden_dims)]
+        hidden = [divide(A) for A in self.activations]
+        self.inputs, self.results = [self.like, *hidden], [*hidden, self.divided]
+        cotangents = [self.part(self.cotangents[i % 2], n, total) for i, n in enumerate(hidden_dims)]
+        self.pulled = [(G, divide(G), divide(G).mT) for G in cotangents]
 
-    def forward(self, X: Tensor) -> Tensor:
-        """f(X), (..., n_L) from (..., n_0)."""
-        if self.shift is not None and self.scale is not None:
-            X = (X - self.shift) / self.scale
-        for index, W in enumerate(self.weights):
-            X = X @ W.mT
-            b = self.b(index + 1)
-            if b is not None:
-                X = X + (b if self.bias == 1.0 else self.bias * b)
-            if index + 1 < self.depth:
-                X = partly_linear(X, self.linear[index], self.slopes[index])
-        return X
+    def take(self, X: Tensor) -> None:
+        """Divided, or for each network."""
+        self.inputs[0] = self.rows.fill(X) if self.networks == 1 else X.expand(self.networks, -1, -1)
 
-    def to_torch(self) -> nn.Sequential:
-        """The same as an ``nn.Sequential`` of plain layers; scaling is a ``BatchNorm1d`` in evaluation mode."""
-        layers: list[nn.Module] = []
-        if self.shift is not None and self.scale is not None:
-            norm = nn.BatchNorm1d(self.dims[0], eps=0.0, affine=False, dtype=self.shift.dtype, device=self.shift.device)
-            assert norm.running_mean is not None and norm.running_var is not None
-            norm.running_mean.copy_(self.shift)
-            norm.running_var.copy_(self.scale**2)
-            layers.append(norm.eval())
-        for index, W in enumerate(self.weights):
-            layers.append(linear_module(W, self.b(index + 1), self.bias))
-            if index + 1 < self.depth:
-                layers += activation_modules(self.linear[index], self.slopes[index], self.dims[index + 1])
-        made = nn.Sequential(*layers)
-        return made if layers and isinstance(layers[0], nn.BatchNorm1d) else made.train(self.training)
+    def forward(self) -> None:
+        """From the first layer to the last."""
+        for index, (A, W, Z) in enumerate(zip(self.inputs, self.transposed, self.results)):
+            if self.biases:
+                multiply_add(self.biases[index], A, W, Z, beta=self.bias)
+            else:
+                multiply(A, W, Z)
+            if index < len(self.slopes):
+                activate_(self.activations[index], self.slopes[index])
 
-    def extra_repr(self) -> str:
-        """Shown by ``print(net)``."""
-        return f"dims={list(self.dims)}, slopes={list(self.slopes)}, linear={list(self.linear)}, bias={self.bias:g}"
-
-
-def _compact_checked(
-    who: str,
-    Ws: list[Tensor],
-    bs: list[Tensor | None],
-    slopes: Sequence[float],
-    linear: Sequence[int],
-    shift: Tensor | None,
-    scale: Tensor | None,
-) -> tuple[list[int], tuple[float, ...], tuple[int, ...]]:
-    fix = "Order the layers from input to output."
-    if not 1 <= len(Ws) <= MAX_DEPTH or len(bs) != len(Ws):
-        fail(who, "`Ws` and `bs` must have one entry for each layer", f"{len(Ws)} and {len(bs)}", fix)
-    for index, (W, b) in enumerate(zip(Ws, bs)):
-        before = Ws[index - 1].shape[0] if index else None
-        if W.ndim != 2 or 0 in W.shape or max(W.shape) > MAX_WIDTH or (before is not None and W.shape[1] != before):
-            fail(who, f"`Ws[{index}]` must be a matrix that takes the outputs before it", tuple(W.shape), fix)
-        if b is not None and tuple(b.shape) != (W.shape[0],):
-            fail(who, f"`bs[{index}]` must have shape ({W.shape[0]},)", tuple(b.shape), fix)
-    dims = [Ws[0].shape[1], *(W.shape[0] for W in Ws)]
-    if len(slopes) != len(Ws) - 1 or len(linear) != len(Ws) - 1:
-        fail(who, f"`slopes` and `linear` must have {len(Ws) - 1} entries", f"{len(slopes)} and {len(linear)}", fix)
-    counts = tuple(check_integer(who, "linear", k, low=0, high=n) for k, n in zip(linear, dims[1:-1]))
-    for name, value in (("shift", shift), ("scale", scale)):
-        if value is not None and tuple(value.shape) != (dims[0],):
-            fail(who, f"`{name}` must have shape ({dims[0]},)", tuple(value.shape), "Pass one number for each input.")
-    if (shift is None) != (scale is None):
-        fail(who, "`shift` and `scale` must be given together", "one of them", "Pass both or none.")
-    return dims, tuple(check_number(who, "slopes", a, low=-1.0, high=1.0) for a in slopes), counts
+    def backward(self, G: Tensor, *, beta: float) -> None:
+        """From the last layer to the first."""
+        across = G.mT
+        for index in range(len(self.Ws) - 1, -1, -1):
+            add_product(self.weight_gradients[index], across, self.inputs[index], beta=beta)
+            if self.bias_gradients:
+                add_product(self.bias_gradients[index], self.ones, G, beta=beta, alpha=self.bias)
+            if index:
+                whole, divided, across = self.pulled[index - 1]
+                G = multiply(G, self.Ws[index], divided)
+                pull_back_(whole, self.activations[index - 1], self.slopes[index - 1])
 
 
-def _compact_to_parts(net: CompactNetwork) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config = {
-        "dtype": str(net.weights[0].dtype).removeprefix("torch."),
-        "depth": net.depth,
-        "slopes": list(net.slopes),
-        "linear": list(net.linear),
-        "bias": net.bias,
-        "biased": [net.b(ell) is not None for ell in range(1, net.depth + 1)],
-        "scaled": net.shift is not None,
-    }
-    tensors = {name: T.detach() for name, T in net.state_dict().items()}
-    return config, tensors
+class ChainMetric(KroneckerMetric):
+    """The metric of fully connected layers, parameters laid out W_1 … W_L, b_1 … b_L."""
 
+    several: ClassVar[bool] = True
 
-def _compact_from_parts(config: Any, tensors: Mapping[str, Tensor]) -> CompactNetwork:
-    who, fix = "load", "The file was not written by isthmus.save."
-    keys = {"dtype", "depth", "slopes", "linear", "bias", "biased", "scaled"}
-    if not isinstance(config, dict) or set(config) != keys:
-        fail(who, f"the configuration must have the keys {', '.join(sorted(keys))}", ascii(config), fix)
-    depth = check_integer(who, "depth", config["depth"], low=1, high=MAX_DEPTH)
-    lists = {"slopes": depth - 1, "linear": depth - 1, "biased": depth}
-    for name, length in lists.items():
-        if not isinstance(config[name], list) or len(config[name]) != length:
-            fail(who, f"`{name}` must be a list of {length} entries", ascii(config[name]), fix)
-    if not all(isinstance(flag, bool) for flag in [*config["biased"], config["scaled"]]):
-        fail(who, "`biased` and `scaled` must be true or false", ascii(config["biased"]), fix)
-    if not isinstance(config["dtype"], str) or config["dtype"] not in DTYPES:
-        fail(who, f"`dtype` must be one of {', '.join(DTYPES)}", ascii(config["dtype"]), fix)
-    names = {f"weights.{i}" for i in range(depth)} | {f"biases.{i}" for i in range(depth) if config["biased"][i]}
-    names |= {"shift", "scale"} if config["scaled"] else set()
-    if names != set(tensors):
-        fail(who, f"the tensors must be the {len(names)} that the configuration implies", ascii(sorted(tensors)), fix)
-    for name, T in tensors.items():
-        if T.dtype != DTYPES[config["dtype"]]:
-            fail(who, f"tensor {name!r} must have dtype {config['dtype']}", T.dtype, fix)
-    return CompactNetwork(
-        [tensors[f"weights.{i}"] for i in range(depth)],
-        [tensors.get(f"biases.{i}") for i in range(depth)],
-        slopes=config["slopes"],
-        linear=config["linear"],
-        bias=check_number(who, "bias", config["bias"]),
-        shift=tensors.get("shift"),
-        scale=tensors.get("scale"),
-    )
+    def __init__(self, net: FullyConnected, loss: str) -> None:
+        super().__init__(loss)
+        self.dims, self.slopes, self.bias = net.dims, net.slopes, net.bias
 
+    def layout(self) -> list[Slot]:
+        """W_1 … W_L, b_1 … b_L."""
+        found, weights = [], 0
+        biases = sum(n * m for n, m in zip(self.dims[1:], self.dims[:-1]))
+        for n, m in zip(self.dims[1:], self.dims[:-1]):
+            found.append(Slot(n, m, weights, biases if self.bias else None))
+            weights, biases = weights + n * m, biases + n
+        return found
 
-register("CompactNetwork", CompactNetwork, _compact_to_parts, _compact_from_parts)
+    def factors(
+        self, theta: Tensor, X: Tensor, generators: Sequence[torch.Generator]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """From the last layer to the first."""
+        matrices = self.matrices(theta)
+        Ws = [M[..., :n] for n, M in zip(self.dims, matrices)]
+        bs = [M[..., -1] for M in matrices] if self.bias else []
+        preactivations, activations = propagate(Ws, bs, X, slopes=self.slopes, bias=self.bias)
+        g = self.cotangents(preactivations[-1], generators)
+        for ell in range(len(Ws), 0, -1):
+            a = activations[ell - 1]
+            if self.bias:
+                a = torch.cat([a, torch.full_like(a[..., :1], self.bias)], -1)
+            yield ell, a, g
+            if ell > 1:
+                g = (g @ Ws[ell - 1]).mul_(activation_derivative(preactivations[ell - 2], self.slopes[ell - 2]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,10 +14,14 @@ from torch import Tensor, nn
 
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
-from isthmus._errors import DataError, NumericalWarning
-from isthmus.files import register
-from isthmus.networks._fully_connected import DTYPES
-from isthmus.trace import LeakyTrace, activate
+from isthmus._errors import DataError, IsthmusError, NumericalWarning
+from isthmus.measures import Mechanics, mechanics
+from isthmus.measures._identity_cost import GAMMA_SHARE
+from isthmus.measures._mechanics import TOLERANCE
+from isthmus.networks._direct import Direct, Shares, activate_, add_product, multiply, pull_back_
+from isthmus.networks._metric import KroneckerMetric, Slot
+from isthmus.networks._network import Network
+from isthmus.trace import LeakyTrace, activate, activation_derivative
 
 MAX_WIDTH = 2**20
 
@@ -70,6 +75,11 @@ class LeakyStep(nn.Module):
         parameters = self.weight if self.bias is None else torch.cat([self.weight, self.bias[:, None]], 1)
         return parameters / torch.sqrt(self.rho).to(parameters)
 
+    def as_printed(self, name: str) -> Tensor:
+        """A parameter divided by √ρ: the papers' W is what steps of other lengths can be compared by."""
+        parameter = self.get_parameter(name)
+        return parameter / torch.sqrt(self.rho).to(parameter)
+
     @torch.no_grad()
     def move(self, rho: float) -> float:
         """Another length at the same W; gives the factor by which the parameters changed."""
@@ -86,7 +96,7 @@ class LeakyStep(nn.Module):
 
 
 @cites("hamiltonian2024", "§1.1, §3", ids=("M-leaky",))
-class LeakyResNet(nn.Module):
+class LeakyResNet(Network):
     """Leaky ResNet: the path ∂_pα = −L̃α + W_pσ(α), p ∈ [0, 1], on L steps, between two linear maps.
 
     Parameters
@@ -139,7 +149,8 @@ class LeakyResNet(nn.Module):
     """
 
     kind: ClassVar[str] = "a leaky ResNet"
-
+    d_in: int
+    d_out: int
     W_in: Tensor
     W_out: Tensor
 
@@ -181,15 +192,15 @@ class LeakyResNet(nn.Module):
         check_number(who, "init_scale", init_scale, low=0.0)
         if dtype is not None and not dtype.is_floating_point:
             fail(who, "`dtype` must be a real floating dtype", dtype, "Use torch.float32 or torch.float64.")
-        if embed == "fixed" and self.width < max(self.d_in, self.d_out):
+        empty = torch.device("cpu" if device is None else device).type == "meta"
+        # A path made by `from_weights` can have any fixed maps, and comes back from a file as what it was.
+        if embed == "fixed" and not empty and self.width < max(self.d_in, self.d_out):
             must = f"`width` must be at least {max(self.d_in, self.d_out)} (inputs and outputs) for fixed maps"
             fail(who, must, width, 'Widen the path, or pass embed="learned".')
         options: dict[str, Any] = {"dtype": dtype or torch.get_default_dtype(), "device": device}
         for name, inner in (("W_in", self.d_in), ("W_out", self.d_out)):
-            G = torch.randn(max(self.width, inner), min(self.width, inner), generator=generator, dtype=torch.float64)
-            Q = torch.linalg.qr(G).Q
-            Q = (Q if self.width >= inner else Q.mT).to(**options).contiguous()  # (w, inner), an isometry
-            Q = Q if name == "W_in" else Q.mT.contiguous()
+            Q = torch.empty(self.width, inner, **options) if empty else random_isometry(self.width, inner, generator)
+            Q = (Q if name == "W_in" else Q.mT).to(**options).contiguous()
             if embed == "learned":
                 self.register_parameter(name, nn.Parameter(Q))
             else:
@@ -205,7 +216,7 @@ class LeakyResNet(nn.Module):
                 V.diagonal().add_(math.sqrt(length) * self.effective_depth)
             b = torch.zeros(self.width, **options) if self.bias else None
             self.path.append(LeakyStep(V, b, length, self.effective_depth, self.slope))
-        if self.reversing:
+        if not empty and self.reversing:
             warnings.warn(f"{who}: {self._reversal()}", NumericalWarning, stacklevel=2)
 
     def _initial_scale(self, rho: float) -> float:
@@ -327,16 +338,16 @@ class LeakyResNet(nn.Module):
         return A @ self.W_out.mT
 
     @torch.no_grad()
-    def adapt(self, X: Tensor) -> list[float]:
+    def adapt(self, X: Tensor) -> dict[nn.Parameter, float]:
         """One update of adaptive steps by the speeds of the path on ``X``, at the same W; nothing for other rules.
 
         Returns
         -------
-        list of float
+        dict
             The factors √(ρ_new/ρ_old) by which the parameters of each step were multiplied; empty without update.
         """
         if self.steps != "adaptive":
-            return []
+            return {}
         A = X[:: max(1, -(-len(X) // ADAPT_ROWS))] @ self.W_in.mT
         speeds = []
         for step in self.stages:
@@ -345,7 +356,8 @@ class LeakyResNet(nn.Module):
             speeds.append(float((A - last).norm()) / (float(step.rho) * size) if size > 0 else math.inf)
         rho = self.rho
         new = adapted(rho, torch.tensor(speeds, dtype=torch.float64, device=rho.device), self.effective_depth)
-        return [step.move(length) for step, length in zip(self.stages, new.tolist())]
+        moved = [(step, step.move(length)) for step, length in zip(self.stages, new.tolist())]
+        return {parameter: factor for step, factor in moved for parameter in step.parameters()}
 
     @torch.no_grad()
     def trace(self, X: Any, *, dtype: torch.dtype | None = torch.float64) -> LeakyTrace:
@@ -383,6 +395,84 @@ class LeakyResNet(nn.Module):
             source_eps=torch.finfo(own.dtype).eps,
         )
 
+    def to_torch(self) -> nn.Module:
+        """A copy of itself: PyTorch has no layer that leaks."""
+        return copy.deepcopy(self)
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor takes, except the initial weights."""
+        names = ("d_in", "d_out", "width", "layers", "effective_depth", "steps", "embed", "slope", "bias")
+        found = {name: getattr(self, name) for name in (*names, "irregularity", "adapt_every")}
+        return {**found, "bias": int(self.bias)}
+
+    @classmethod
+    def upgrade(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Files once had lists of weights, biases and lengths of steps."""
+        rho = tensors.get("rho")
+        if rho is None or rho.ndim != 1:
+            return config, tensors
+        found = {name: T for name, T in tensors.items() if name.startswith("W_")}
+        for name, T in tensors.items():
+            kind, _, index = name.partition(".")
+            if kind in ("weights", "biases"):
+                found[f"path.{index}.{'weight' if kind == 'weights' else 'bias'}"] = T
+        return config, found | {f"path.{i}.rho": length.clone() for i, length in enumerate(rho)}
+
+    @classmethod
+    def fewest_tensors(cls, config: Mapping[str, Any]) -> int:
+        """Two for each step."""
+        layers = config.get("layers", 20)
+        return 2 * layers if isinstance(layers, int) else 0
+
+    def check_state(self, who: str) -> None:
+        """Lengths of steps are positive and sum to 1."""
+        rho = self.rho
+        if not bool(torch.isfinite(rho).all()) or not bool((rho > 0).all()) or abs(float(rho.sum()) - 1.0) > 1e-6:
+            fail(
+                who, "`rho` must be positive lengths that sum to 1", f"sum {float(rho.sum()):g}", "Divide by their sum."
+            )
+
+    # ---------------------------------------------------------------- hooks
+
+    @property
+    def _plain(self) -> bool:
+        """Whether what is written out below is this network: a subclass may have a forward of its own."""
+        return type(self).forward is LeakyResNet.forward and all(p.requires_grad for p in self.parameters())
+
+    def direct(self, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> DirectLeaky | None:
+        """For one network, with a slope in [0, 1]."""
+        possible = self._plain and 0.0 <= self.slope <= 1.0 and values[0].ndim == 2
+        return DirectLeaky(self, loss, values, gradients, rows) if possible else None
+
+    def metric(self, loss: str) -> LeakyMetric | None:
+        """Of all steps, and the maps where they are learned."""
+        return LeakyMetric(self, loss) if self._plain else None
+
+    def about(self) -> str:
+        """Its number of steps."""
+        return f"a leaky ResNet of {self.layers} steps"
+
+    def representations(self, X: Tensor) -> dict[int, Tensor]:
+        """A_0 … A_L."""
+        return dict(enumerate(self.trace(X).representations))
+
+    def mechanics(self, X: Tensor, Y: Tensor, *, ridge: float, loss: str) -> Mechanics:
+        """Not applicable, and why, where it cannot be had."""
+        try:
+            return mechanics(self, X, Y, ridge=ridge, loss=loss)
+        except IsthmusError as problem:
+            reason = str(problem).removeprefix("mechanics: ").removeprefix("trace: ").rstrip(".")
+            fixed = {"gamma_share": GAMMA_SHARE, "tolerance": TOLERANCE, "samples": len(X), "arrays": None}
+            return Mechanics("not applicable", reason, self.effective_depth, ridge, **fixed)
+
+    def carrying_norm(self) -> float:
+        """L̃²."""
+        return max(1.0, self.effective_depth**2)
+
+    def adapt_interval(self) -> int:
+        """For adaptive steps."""
+        return self.adapt_every if self.steps == "adaptive" else 0
+
     def extra_repr(self) -> str:
         """Shown by ``print(net)``."""
         shown = (
@@ -391,6 +481,13 @@ class LeakyResNet(nn.Module):
             f"slope={self.slope:g}, bias={self.bias:g}"
         )
         return f"{shown}; {self._reversal()}" if self.reversing else shown
+
+
+def random_isometry(width: int, inner: int, generator: torch.Generator | None) -> Tensor:
+    """A random matrix (w, inner) with orthonormal columns, or rows where it is wide."""
+    G = torch.randn(max(width, inner), min(width, inner), generator=generator, dtype=torch.float64)
+    Q = torch.linalg.qr(G).Q
+    return Q if width >= inner else Q.mT
 
 
 # ---- How a leaky ResNet divides [0, 1] into steps ρ_1 … ρ_L: equidistant, irregular, adaptive
@@ -488,116 +585,137 @@ def adapted(rho: Tensor, speeds: Tensor, effective_depth: float, *, damping: flo
     return bounded(shares, low, high).to(rho)
 
 
-# ---- A leaky ResNet as configuration and tensors, for files: everything in them is checked before anything is built
+# ---- Cost and gradient without a graph, and the metric
 
 
-FIX = "The file was not written by isthmus.save, or the network was altered by hand."
+class DirectLeaky(Direct):
+    """A leaky ResNet; parameters: the maps in and out where they are learned, then √ρW and √ρb of each step.
 
-KEYS = (
-    "d_in",
-    "d_out",
-    "width",
-    "layers",
-    "effective_depth",
-    "steps",
-    "embed",
-    "slope",
-    "bias",
-    "irregularity",
-    "adapt_every",
-    "dtype",
-)
+    (1 − ρL̃)α + √ρ(Vσ(α) + b) is one matrix product added to a multiple of α in place.
+    """
 
+    def __init__(
+        self, net: LeakyResNet, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int
+    ) -> None:
+        super().__init__(loss, values, rows, len(net.W_out))
+        self.net = net
+        self.memories = [self.take_memory(net.width) for _ in range(net.layers)]
+        self.paths = [self.take_memory(net.width) for _ in range(2)]
+        self.bind(values, gradients)
 
-def check_parts(who: str, config: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Fail unless the configuration and the tensors are those of one network. Nothing is allocated."""
-    if not isinstance(config, dict) or set(config) != set(KEYS):
-        fail(who, f"the configuration must have the keys {', '.join(KEYS)}", ascii(config), FIX)
-    for name in ("d_in", "d_out", "width"):
-        check_integer(who, name, config[name], low=1, high=MAX_WIDTH)
-    layers = check_integer(who, "layers", config["layers"], low=1, high=MAX_LAYERS)
-    check_number(who, "effective_depth", config["effective_depth"], low=0.0)
-    check_choice(who, "steps", config["steps"], RULES)
-    check_choice(who, "embed", config["embed"], EMBEDDINGS)
-    check_number(who, "slope", config["slope"], low=-1.0, high=1.0)
-    bias = check_integer(who, "bias", config["bias"], low=0, high=1)
-    check_number(who, "irregularity", config["irregularity"], low=0.0, high=1.0)
-    check_integer(who, "adapt_every", config["adapt_every"], low=1)
-    if not isinstance(config["dtype"], str) or config["dtype"] not in DTYPES:
-        fail(who, f"`dtype` must be one of {', '.join(DTYPES)}", ascii(config["dtype"]), FIX)
-    width = config["width"]
-    shapes: dict[str, tuple[int, ...]] = {
-        "W_in": (width, config["d_in"]),
-        "W_out": (config["d_out"], width),
-        "rho": (layers,),
-    }
-    # Compared before the names are listed: a hostile number of layers must not make a long list.
-    wanted = len(shapes) + layers * (1 + bias)
-    if len(tensors) != wanted:
-        fail(who, f"there must be {wanted} tensors for {layers} layers", len(tensors), FIX)
-    shapes |= {f"weights.{i}": (width, width) for i in range(layers)}
-    if bias:
-        shapes |= {f"biases.{i}": (width,) for i in range(layers)}
-    for name, shape in shapes.items():
-        T = tensors.get(name)
-        dtype = torch.float64 if name == "rho" else DTYPES[config["dtype"]]
-        if T is None or tuple(T.shape) != shape or T.dtype != dtype:
-            got = "missing" if T is None else f"shape {tuple(T.shape)}, {T.dtype}"
-            fail(who, f"tensor {name!r} must have shape {shape} and dtype {dtype}", got, FIX)
-    rho = tensors["rho"]
-    if not bool(torch.isfinite(rho).all()) or not bool((rho > 0).all()) or abs(float(rho.sum()) - 1.0) > 1e-6:
-        fail(who, "`rho` must be positive lengths that sum to 1", f"sum {float(rho.sum()):g}", FIX)
+    def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """The maps where they are learned, then weight and bias of each step in turn."""
+        net, repeat = self.net, self.rows.repeat
+        own, each = 2 if net.embed == "learned" else 0, 2 if net.bias else 1
+        kinds = gradients[:own], gradients[own::each], gradients[own + 1 :: each] if net.bias else []
+        self.shares = Shares(kinds, self.blocks)
+        self.W_in, self.W_out = (repeat(W) for W in values[:own] or (net.W_in, net.W_out))
+        self.Vs, self.biases = [repeat(V) for V in values[own::each]], values[own + 1 :: each] if net.bias else []
+        self.map_gradients, self.weight_gradients, biases = self.shares.kinds
+        self.bias_gradients = [g[..., None, :] for g in biases]
+        self.transposed = [V.mT for V in self.Vs]
+        self.lengths: list[tuple[float, float]] = []
+        # For the rows of a call: whole, and divided into blocks.
+        self.X = self.like
+        self.activations: list[tuple[Tensor, Tensor]] = []
+        self.rooms: list[tuple[Tensor, Tensor]] = []
 
+    def shape(self) -> None:
+        """Activations and the two ends of a step."""
+        width, total = self.net.width, self.rows.total
+        whole = [[self.part(memory, width, total) for memory in kind] for kind in (self.memories, self.paths)]
+        self.activations, self.rooms = ([(A, self.rows.divide(A)) for A in kind] for kind in whole)
 
-def to_parts(net: LeakyResNet) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Configuration and tensors, the parameters √ρW bit for bit."""
-    config = {
-        "d_in": net.d_in,
-        "d_out": net.d_out,
-        "width": net.width,
-        "layers": net.layers,
-        "effective_depth": net.effective_depth,
-        "steps": net.steps,
-        "embed": net.embed,
-        "slope": net.slope,
-        "bias": int(net.bias),
-        "irregularity": net.irregularity,
-        "adapt_every": net.adapt_every,
-        "dtype": str(net.W_in.dtype).removeprefix("torch."),
-    }
-    tensors = {"W_in": net.W_in.detach(), "W_out": net.W_out.detach(), "rho": net.rho.detach()}
-    for index, step in enumerate(net.stages):
-        tensors[f"weights.{index}"] = step.weight.detach()
-        if step.bias is not None:
-            tensors[f"biases.{index}"] = step.bias.detach()
-    check_parts("save", config, tensors)
-    return config, tensors
+    def take(self, X: Tensor) -> None:
+        """Divided."""
+        self.X = self.rows.fill(X)
+
+    def forward(self) -> None:
+        """From the beginning of the path to its end."""
+        net = self.net
+        # Lengths can change between two calls.
+        self.lengths = [(1.0 - rho * net.effective_depth, math.sqrt(rho)) for rho in net.rho.tolist()]
+        A, divided = self.rooms[0]
+        multiply(self.X, self.W_in.mT, divided)
+        for index, (V, (S, inputs), (keep, root)) in enumerate(zip(self.transposed, self.activations, self.lengths)):
+            if net.slope == 0.0:
+                torch.clamp_min(A, 0.0, out=S)
+            else:
+                activate_(S.copy_(A), net.slope)
+            add_product(divided, inputs, V, beta=keep, alpha=root)
+            if self.biases:
+                A.add_(self.biases[index], alpha=root)
+        multiply(divided, self.W_out.mT, self.divided)
+
+    def backward(self, G: Tensor, *, beta: float) -> None:
+        """From the end of the path to its beginning."""
+        (whole, here), (other_whole, other) = self.rooms
+        if self.map_gradients:
+            add_product(self.map_gradients[1], G.mT, here, beta=beta)
+        # The end of the path is not needed any more, and is overwritten.
+        G = multiply(G, self.W_out, here)
+        for index in range(len(self.Vs) - 1, -1, -1):
+            (S, inputs), (keep, root) = self.activations[index], self.lengths[index]
+            add_product(self.weight_gradients[index], G.mT, inputs, beta=beta, alpha=root)
+            if self.bias_gradients:
+                add_product(self.bias_gradients[index], self.ones, G, beta=beta, alpha=root)
+            add_product(other, G, self.Vs[index], beta=0.0, alpha=root)
+            pull_back_(other_whole, S, self.net.slope)
+            other_whole.add_(whole, alpha=keep)
+            (whole, G), (other_whole, other) = (other_whole, other), (whole, G)
+        if self.map_gradients:
+            add_product(self.map_gradients[0], G.mT, self.X, beta=beta)
 
 
-def from_parts(config: Any, tensors: dict[str, Tensor]) -> LeakyResNet:
-    """The network of a file."""
-    check_parts("load", config, tensors)
-    width, layers, bias = config["width"], config["layers"], config["bias"]
-    # Any valid weights of the right shape: the parameters are copied below, without going through W = V/√ρ.
-    Ws = [torch.zeros((), dtype=DTYPES[config["dtype"]]).expand(width, width + bias)] * layers
-    net = LeakyResNet.from_weights(
-        Ws,
-        tensors["rho"],
-        effective_depth=config["effective_depth"],
-        W_in=tensors["W_in"],
-        W_out=tensors["W_out"],
-        slope=config["slope"],
-        bias=bias,
-        steps=config["steps"],
-        embed=config["embed"],
-    )
-    net.irregularity, net.adapt_every = float(config["irregularity"]), config["adapt_every"]
-    with torch.no_grad():
-        for index, step in enumerate(net.stages):
-            step.weight.copy_(tensors[f"weights.{index}"])
-            if step.bias is not None:
-                step.bias.copy_(tensors[f"biases.{index}"])
-    return net
+class LeakyMetric(KroneckerMetric):
+    """The metric of a leaky ResNet, its curvature multiplied by the number L of steps.
 
+    Every step can correct the outputs alone; if each did, the correction would be L times too large. For any residual
+    ‖Σ_ℓJ_ℓδ_ℓ‖² ≤ LΣ‖J_ℓδ_ℓ‖², so that L times the block diagonal bounds the Gauss–Newton matrix from above, and
+    directions with nothing but the ridge keep their full step. Its Kronecker form is no bound any more (off by 4 to 6
+    in docs/notes/criticality.md): a line search is needed.
+    """
 
-register("LeakyResNet", LeakyResNet, to_parts, from_parts)
+    def __init__(self, net: LeakyResNet, loss: str) -> None:
+        super().__init__(loss)
+        self.net = net
+        self.coupling = float(net.layers + (2 if net.embed == "learned" else 0))
+        self.shapes = [tuple(p.shape) for p in net.parameters()]
+
+    def layout(self) -> list[Slot]:
+        """The maps where they are learned, then weight and bias of each step in turn."""
+        found, at = [], 0
+        for index, shape in enumerate(self.shapes):
+            if len(shape) == 2:
+                biased = self.net.bias and index >= len(self.shapes) - 2 * self.net.layers
+                found.append(Slot(shape[0], shape[1], at, at + math.prod(shape) if biased else None))
+            at += math.prod(shape)
+        return found
+
+    def factors(
+        self, theta: Tensor, X: Tensor, generators: Sequence[torch.Generator]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """From the last step to the first."""
+        matrices = self.matrices(theta)
+        count = self.net.layers
+        learned = len(matrices) - count
+        W_in, W_out = matrices[:2] if learned else (self.net.W_in, self.net.W_out)
+        L_tilde, width, slope = self.net.effective_depth, self.net.width, self.net.slope
+        rho = self.net.rho.tolist()
+        path, inputs = [X @ W_in.mT], []
+        for M, length in zip(matrices[learned:], rho):
+            S = activate(path[-1], slope)
+            inputs.append(torch.cat([S, torch.ones_like(S[:, :1])], 1) if self.net.bias else S)
+            path.append((1.0 - length * L_tilde) * path[-1] + math.sqrt(length) * (inputs[-1] @ M.mT))
+        c = self.cotangents(path[-1] @ W_out.mT, generators)
+        g = c @ W_out
+        if learned:
+            yield 2, path[-1], c
+        for ell in range(count, 0, -1):
+            length = rho[ell - 1]
+            pulled = math.sqrt(length) * g
+            yield learned + ell, inputs[ell - 1], pulled
+            back = pulled @ matrices[learned + ell - 1][:, :width]
+            g = (1.0 - length * L_tilde) * g + back * activation_derivative(path[ell - 1], slope)
+        if learned:
+            yield 1, X, g

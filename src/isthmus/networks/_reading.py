@@ -43,7 +43,7 @@ def from_torch(module: nn.Module) -> FullyConnected:
     who = "from_torch"
     fix = "Use nn.Linear with one kind of nn.ReLU / nn.LeakyReLU / nn.Identity between them."
     if isinstance(module, FullyConnected):
-        return FullyConnected.from_weights(module.Ws, module.bs or None, slope=module.slope, bias=module.bias)
+        return module.part(0, module.depth)
     linears: list[tuple[str, nn.Linear]] = []
     slopes: list[tuple[str, float]] = []
     pending: tuple[str, float] | None = None

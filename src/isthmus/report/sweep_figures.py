@@ -41,7 +41,7 @@ _LOSS = (
 )
 
 
-def norms(found: Gathered) -> list[Block]:
+def norm_panels(found: Gathered) -> list[Block]:
     """‖θ‖² against depth, where both are there, and the table of what was fitted."""
     depth = next((name for name in DEPTHS if name in found.numeric()), None)
     if depth is None or not any(map(math.isfinite, found.numbers.get("norm", {}).values())):

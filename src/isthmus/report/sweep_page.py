@@ -9,7 +9,7 @@ from isthmus._html import number, plain
 from isthmus.plotting.sweeps_cells import Gathered, gather
 from isthmus.report.origin import origin_section
 from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
-from isthmus.report.sweep_figures import losses, norms
+from isthmus.report.sweep_figures import losses, norm_panels
 from isthmus.report.sweep_phase import phase
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def page_of(result: SweepResult) -> Page:
     sections = [
         Section("problems", "What went wrong", _problems(result)),
         Section("ranks", "Ranks", phase(result, found) if found.settings else [], _PHASE),
-        Section("norms", "Parameter norm and depth", norms(found), _NORMS),
+        Section("norms", "Parameter norm and depth", norm_panels(found), _NORMS),
         Section("losses", "Losses", losses(found)),
         Section("runs", "All runs", _runs(result)),
         origin_section({"parameters": _origin(result)}),

@@ -20,7 +20,7 @@ _NAMES = ("checkpoint-even.safetensors", "checkpoint-odd.safetensors")
 
 
 @dataclass
-class Snapshot:
+class TrainingState:
     """Everything needed to continue: tensors, and numbers as plain data."""
 
     tensors: dict[str, Tensor]
@@ -28,13 +28,16 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The two checkpoint files of a folder. ``fingerprint`` identifies data, network and settings."""
+    """The two checkpoint files of a folder, written every so many seconds.
 
-    def __init__(self, folder: str | Path, fingerprint: str) -> None:
-        self.folder, self.fingerprint = Path(folder), fingerprint
+    ``fingerprint`` identifies data, network and settings.
+    """
+
+    def __init__(self, folder: str | Path, identity_of_training: str, every: float = 10.0) -> None:
+        self.folder, self.fingerprint, self.every = Path(folder), identity_of_training, every
         self.count = 0
 
-    def write(self, snapshot: Snapshot) -> None:
+    def write(self, snapshot: TrainingState) -> None:
         """Overwrite the older of the two files; the newer one stays valid whatever happens meanwhile."""
         self.folder.mkdir(parents=True, exist_ok=True)
         metadata = {
@@ -46,12 +49,12 @@ class Checkpoints:
         files.write_tensors(self.folder / _NAMES[self.count % 2], snapshot.tensors, metadata)
         self.count += 1
 
-    def read(self) -> Snapshot | None:
+    def read(self) -> TrainingState | None:
         """The newest readable checkpoint, or None if there is none; one of another training is refused.
 
         If all are damaged the training starts anew, with a warning: that ends in the same weights, only later.
         """
-        found: list[tuple[int, Snapshot]] = []
+        found: list[tuple[int, TrainingState]] = []
         damaged: list[str] = []
         for name in _NAMES:
             path = self.folder / name
@@ -60,12 +63,12 @@ class Checkpoints:
             try:
                 tensors, metadata = files.read_tensors(path)
                 numbers = json.loads(metadata["numbers"])
-                count, fingerprint = int(metadata["count"]), metadata["fingerprint"]
+                count, identity_of_training = int(metadata["count"]), metadata["fingerprint"]
             except (FileFormatError, KeyError, ValueError):
                 # Damaged (a disk, not us: writes are atomic): the other file stands in.
                 damaged.append(name)
                 continue
-            if fingerprint != self.fingerprint:
+            if identity_of_training != self.fingerprint:
                 fail(
                     "train",
                     "the checkpoint must be of the same data, network and settings",
@@ -73,7 +76,7 @@ class Checkpoints:
                     "Build the network with the same initial weights as then, choose another `checkpoint` folder, or "
                     "pass resume=False to start anew there.",
                 )
-            found.append((count, Snapshot(tensors, numbers)))
+            found.append((count, TrainingState(tensors, numbers)))
         if not found:
             if damaged:
                 warnings.warn(
@@ -92,7 +95,7 @@ class Checkpoints:
             (self.folder / name).unlink(missing_ok=True)
 
 
-def fingerprint(settings: dict[str, Any], net: nn.Module, data: list[Tensor]) -> str:
+def identity_of_training(settings: dict[str, Any], net: nn.Module, data: list[Tensor]) -> str:
     """SHA-256 of settings, network (structure, initial weights and buffers) and data."""
     identity = {
         **settings,

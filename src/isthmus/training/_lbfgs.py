@@ -1,20 +1,18 @@
-"""The curvature that L-BFGS remembers: pairs of steps and changes of the gradient, and their inner products."""
+"""L-BFGS with a weak Wolfe line search, and the curvature that it remembers."""
 
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
 
-from isthmus._errors import ConvergenceWarning
-from isthmus.compression import rebalance
-from isthmus.networks import FullyConnected
-from isthmus.training._flat import FlatObjective, Value
-from isthmus.training._metric import KroneckerMetric
-from isthmus.training._optimisers import OptimiserState
+from isthmus.networks._metric import KroneckerMetric
+from isthmus.networks._network import hooks_of
+from isthmus.training._first_order import OptimiserState
+from isthmus.training._objective import Objective, Value
 from isthmus.training._phases import Phase
+from isthmus.training._requests import Evaluate, Refresh, Solve, Steps
 
 #: Rows begin at a multiple of so many bytes. Where they begin elsewhere some processors sum in another order: a
 #: training that goes on from a file, with its rows at other places, would not come to the same bits.
@@ -184,18 +182,20 @@ class LBFGS:
             self.metric.tensors = {k[len(prefix) :]: v for k, v in state.tensors.items() if k.startswith(prefix)}
         self.value = None
 
-    @torch.no_grad()
-    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
+    def step(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:
         """One accepted step, or none (then :attr:`finished`); the value returned is that at the new θ."""
         if step % REBALANCE == 0 and ridge > 0:
             self._rebalance(objective)
-        value = self.value.at_ridge(ridge, objective.theta) if self.value is not None else objective(ridge)
+        if self.value is not None:
+            value = self.value.at_ridge(ridge, objective.theta)
+        else:
+            value = yield Evaluate(objective, ridge)
         self._move_ridge(ridge)
         if not value.finite:
             return value
         if self.metric is not None and step % REFRESH == 0:
-            self.metric.refresh(objective.theta, objective.X, self.generator)
-        direction = self._direction(value.gradient, ridge)
+            yield Refresh(self.metric, objective, self.generator)
+        direction = yield from self._direction(value.gradient, ridge)
         slope = float(value.gradient @ direction)
         if slope >= 0:
             self._forget()
@@ -204,7 +204,7 @@ class LBFGS:
         if self.metric is None and not len(self.pairs):
             first = min(1.0, 1.0 / max(float(value.gradient.abs().sum()), 1e-300))
         origin = objective.theta.clone()
-        found = self._search(objective, origin, direction, slope, value, first, ridge)
+        found = yield from self._search(objective, origin, direction, slope, value, first, ridge)
         if found is None:
             objective.theta.copy_(origin)
             self.numbers["stalled"] = 1.0 if not len(self.pairs) else 0.0
@@ -215,24 +215,15 @@ class LBFGS:
         self.value = found
         return found
 
-    def _rebalance(self, objective: FlatObjective) -> None:
+    def _rebalance(self, objective: Objective) -> None:
         """Take the decrease that costs nothing: least ‖θ‖² over rescalings of neurons, at the same function.
 
         These directions are the slowest of all for a quasi-Newton method: the cost is exactly flat along them.
         """
-        net = objective.net
-        if self.metric is None or not isinstance(net, FullyConnected):
+        if self.metric is None or not math.isfinite(float(objective.theta.double().square().sum())):
             return
-        if not math.isfinite(float(objective.theta.double().square().sum())):
+        if not hooks_of(objective.net).rebalance_():
             return
-        with warnings.catch_warnings():
-            # Any rescaling keeps the function: a not quite least norm is as good a start.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            better = rebalance(net, tolerance=1e-6)
-        if better.norm_after >= better.norm_before * (1.0 - 1e-6):
-            return
-        for own, new in zip(net.parameters(), better.network.parameters()):
-            own.copy_(new)
         self._forget()
         self.value = None
 
@@ -242,7 +233,7 @@ class LBFGS:
             self.pairs.move_ridge(change)
         self.numbers["ridge"] = ridge
 
-    def _direction(self, gradient: Tensor, ridge: float) -> Tensor:
+    def _direction(self, gradient: Tensor, ridge: float) -> Steps[Tensor]:
         """−H·gradient by the two-loop recursion, its sums over pairs as triangular systems.
 
         With α_i = s_i·q_i/(s_i·t_i) and q_i = −g − Σ_{j>i} α_j t_j, the first loop solves (upper part of S·Tᵀ) α =
@@ -250,34 +241,34 @@ class LBFGS:
         """
         S, T, products = self.pairs.S, self.pairs.T, self.pairs.products
         if not len(S):
-            return self._first_guess(-gradient[None], ridge)[0]
+            return (yield from self._first_guess(-gradient[None], ridge))[0]
         alpha = torch.linalg.solve_triangular(products.triu(), (S @ -gradient).double()[:, None], upper=True)[:, 0]
         q = -gradient - T.mT @ alpha.to(T.dtype)
-        q, image = self._first_guess(torch.stack([q, T[-1]]), ridge)
+        q, image = yield from self._first_guess(torch.stack([q, T[-1]]), ridge)
         q = q * (products[-1, -1].to(q.dtype) / (T[-1] @ image))
         right = products.diagonal() * alpha - (T @ q).double()
         delta = torch.linalg.solve_triangular(products.mT.tril(), right[:, None], upper=False)[:, 0]
         return q + S.mT @ delta.to(S.dtype)
 
-    def _first_guess(self, vectors: Tensor, ridge: float) -> Tensor:
+    def _first_guess(self, vectors: Tensor, ridge: float) -> Steps[Tensor]:
         """The metric's inverse on each row, where there is a metric."""
-        return vectors if self.metric is None else self.metric.solve(vectors, ridge)
+        return vectors if self.metric is None else (yield Solve(self.metric, vectors, ridge))
 
     def _search(
         self,
-        objective: FlatObjective,
+        objective: Objective,
         origin: Tensor,
         direction: Tensor,
         slope: float,
         value: Value,
         length: float,
         ridge: float,
-    ) -> Value | None:
+    ) -> Steps[Value | None]:
         low, high = 0.0, math.inf
         best: tuple[float, Value] | None = None
         for _ in range(_TRIALS):
             torch.add(origin, direction, alpha=length, out=objective.theta)
-            trial = objective(ridge)
+            trial: Value = yield Evaluate(objective, ridge)
             if not trial.finite or trial.loss > value.loss + _SUFFICIENT * length * slope:
                 high = length
             else:

@@ -9,60 +9,15 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from isthmus.measures import read_spectrum
-from isthmus.networks import FullyConnected
-from isthmus.training._flat import FlatObjective, Value
+from isthmus.networks._metric import KroneckerMetric
+from isthmus.networks._network import hooks_of
+from isthmus.training._first_order import OptimiserState
 from isthmus.training._lbfgs import LBFGS
-from isthmus.training._metric import KroneckerMetric
-from isthmus.training._optimisers import OptimiserState
+from isthmus.training._objective import Objective, Value
 from isthmus.training._phases import Phase
-
-#: Samples on which representations are looked at.
-SAMPLES = 2000
-
-
-def can_narrow(net: nn.Module) -> bool:
-    """Whether the phase makes sense for ``net``: fully connected, and no frozen parameter that a pinch would change."""
-    return isinstance(net, FullyConnected) and all(p.requires_grad for p in net.parameters())
-
-
-@torch.no_grad()
-def middle_rank(net: FullyConnected, X: Tensor) -> tuple[int, int] | None:
-    """(rank, layer) of the smallest clear rank of centred representations, at the middle layer that shows it."""
-    if net.depth < 3:
-        return None
-    trace = net.trace(X[:SAMPLES], dtype=None)
-    found: dict[int, list[int]] = {}
-    for ell in range(1, net.depth):
-        A = trace.preactivations[ell - 1].double()
-        reading = read_spectrum(torch.linalg.svdvals(A - A.mean(0)), eps=trace.source_eps)
-        if reading.status == "clear":
-            found.setdefault(reading.count, []).append(ell)
-    if not found:
-        return None
-    rank = min(found)
-    return rank, found[rank][len(found[rank]) // 2]
-
-
-@torch.no_grad()
-def pinch(net: FullyConnected, X: Tensor, ell: int, rank: int) -> None:
-    """Make layer ``ell`` of rank ≤ ``rank`` in place: project on its leading centred directions, keep its mean.
-
-    With α̃' = Pα̃ + (1 − P)·mean: W' = PW, βb' = Pβb + (1 − P)·mean. What was projected out becomes constant over
-    the data. Without biases the projection is on the leading uncentred directions.
-    """
-    trace = net.trace(X[:SAMPLES], dtype=None)
-    A = trace.preactivations[ell - 1].double()
-    mean = A.mean(0) if net.bias else torch.zeros_like(A[0])
-    V = torch.linalg.svd(A - mean, full_matrices=False).Vh[:rank]
-    P = V.mT @ V
-    W, own = net.weights[ell - 1], net.weights[ell - 1].dtype
-    W.copy_((P @ W.double()).to(own))
-    if net.bias:
-        b = net.biases[ell - 1]
-        b.copy_((P @ b.double() + (mean - P @ mean) / net.bias).to(own))
+from isthmus.training._requests import Evaluate, Steps
 
 
 class Narrow:
@@ -89,7 +44,7 @@ class Narrow:
         """Whether an attempt is not decided yet."""
         return not math.isnan(self.state.numbers["began"])
 
-    def abandon(self, objective: FlatObjective) -> None:
+    def abandon(self, objective: Objective) -> None:
         """Undo an attempt that will not be decided, because the training stops here: its loss may be higher."""
         if self.under_way:
             objective.theta.copy_(self.state.tensors["before"])
@@ -117,42 +72,40 @@ class Narrow:
         self.state = own
         self.inner.set_state(inner)
 
-    @torch.no_grad()
-    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
+    def step(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:
         """One polishing step; after ``phase.attempt`` of them, or when none helps, a decision; then the next pinch."""
         if not self.under_way:
-            value = self._attempt(objective, step, ridge)
+            value = yield from self._attempt(objective, step, ridge)
             if self.finished:
                 return value
         inside = step - int(self.state.numbers["began"])
-        value = self.inner.step(objective, inside, ridge)
+        value = yield from self.inner.step(objective, inside, ridge)
         if inside + 1 == self.phase.attempt or self.inner.finished or not value.finite:
-            value = self._decide(objective, value, ridge)
+            value = yield from self._decide(objective, value, ridge)
         return value
 
-    def _attempt(self, objective: FlatObjective, step: int, ridge: float) -> Value:
-        value = objective(ridge)
-        assert isinstance(objective.net, FullyConnected)
-        found = middle_rank(objective.net, objective.X) if value.finite else None
+    def _attempt(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:
+        value: Value = yield Evaluate(objective, ridge)
+        net = hooks_of(objective.net)
+        found = net.narrowest_layer(objective.X) if value.finite else None
         if found is None or found[0] < 2 or step + self.phase.attempt > self.phase.steps:
             self.state.numbers["done"] = 1.0
             return value
         self.state.tensors["before"].copy_(objective.theta)
         self.state.numbers.update(loss=value.loss, began=float(step), rank=float(found[0]))
-        pinch(objective.net, objective.X, found[1], found[0] - 1)
+        net.pinch_(objective.X, found[1], found[0] - 1)
         self._start(objective.theta)
         return value
 
-    def _decide(self, objective: FlatObjective, value: Value, ridge: float) -> Value:
+    def _decide(self, objective: Objective, value: Value, ridge: float) -> Steps[Value]:
         self.state.numbers["attempts"] += 1
         if not value.finite or value.loss >= self.state.numbers["loss"]:
             objective.theta.copy_(self.state.tensors["before"])
-            value = objective(ridge)
+            value = yield Evaluate(objective, ridge)
             self.state.numbers["done"] = 1.0
         else:
             # Lower, but perhaps only because polishing went on: if the dimension has grown back, it pays.
-            assert isinstance(objective.net, FullyConnected)
-            found = middle_rank(objective.net, objective.X)
+            found = hooks_of(objective.net).narrowest_layer(objective.X)
             if found is None or found[0] >= self.state.numbers["rank"]:
                 self.state.numbers["done"] = 1.0
         # Last: an interrupt before this line still finds the attempt under way.

@@ -1,11 +1,21 @@
-"""What a training consists of: phases, each one optimiser with its schedule. Plain data."""
+"""What a training consists of: phases, each one optimiser with its schedule; and the plan when none is given."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from torch import Tensor, nn
+
 from isthmus._checks import check_choice, check_integer, check_number, fail
+from isthmus.networks._network import hooks_of
+from isthmus.objective import constant_cost
+
+#: Above this many samples Adam runs on mini-batches.
+FULL_BATCH = 10_000
+
+#: The largest ridge on the way is such that a dimension must explain about this share of the cost of a constant.
+STRUCTURE_SHARE = 0.02
 
 METHODS = ("scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow")
 
@@ -103,3 +113,54 @@ class Phase:
         warm = max(1.0, 0.05 * self.steps)
         fall = 0.505 + 0.495 * math.cos(math.pi * step / max(self.steps, 1))
         return self.learning_rate * min(1.0, (step + 1) / warm) * fall
+
+
+def default_plan(
+    net: nn.Module,
+    Y: Tensor,
+    *,
+    ridge: float,
+    loss: str = "mse",
+    learning_rate: float = 1e-3,
+    steps: int = 100,
+    newton_steps: int = 1500,
+) -> list[Phase]:
+    """Fit with a small ridge, raise it until the structure appears, give up what does not pay, come back, converge.
+
+    0. The initial weights are scaled down if their outputs are larger than the targets.
+    1. Adam, at a thousandth of the structure ridge: enough to leave the initial weights.
+    2. L-BFGS while the ridge rises geometrically to the structure ridge, and there. Coming from below, dimensions are
+       given up one by one; with the full ridge from the start, the first fast steps would remove dimensions that the
+       task needs and the rank found would be an artefact of the learning rate.
+    3. Narrowing: the weakest dimension is removed for as long as that lowers the loss.
+    4. L-BFGS while the ridge falls to its value, and to convergence.
+
+    The structure ridge is the larger of ``ridge`` and STRUCTURE_SHARE·(cost of a constant)/L: a dimension carried
+    through L layers costs about ridge·L, so there each must explain about 2 % of what there is to explain. In a leaky
+    ResNet it costs ridge·L̃², and L̃² takes the place of L; through filters on n² positions ridge·L/n². At a small
+    ridge the way through it is shorter: the excess norm of the initial weights decays at the rate of the ridge.
+    Dimensions that explain less, and would have been kept by a direct descent at a tiny ridge, can be lost.
+    """
+    structure = STRUCTURE_SHARE * constant_cost(Y, loss) / hooks_of(net).carrying_norm()
+    batch = None if len(Y) <= FULL_BATCH else 2048
+    if ridge <= 0 or structure <= 0:
+        return [
+            Phase("scale", 1),
+            Phase("adam", 10 * steps, learning_rate, batch_size=batch, anneal=True),
+            Phase("lbfgs", newton_steps),
+        ]
+    top = max(1.0, structure / ridge)
+    plan = [
+        Phase("scale", 1),
+        Phase(
+            "adam", steps, learning_rate, batch_size=batch, ridge_start=1e-3 * top, ridge_end=1e-3 * top, anneal=True
+        ),
+        Phase("lbfgs", 150, ridge_start=1e-3 * top, ridge_end=top, ridge_share=1.0),
+        Phase("lbfgs", 300, ridge_start=top, ridge_end=top),
+    ]
+    if hooks_of(net).can_narrow():
+        plan.append(Phase("narrow", 600, ridge_start=top, ridge_end=top))
+    if top > 1.0:
+        plan.append(Phase("lbfgs", 150, ridge_start=top, ridge_share=1.0))
+    plan.append(Phase("lbfgs", newton_steps))
+    return plan

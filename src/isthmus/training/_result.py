@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from isthmus.measures import balance, parameter_norms
-from isthmus.trace import Layered
-from isthmus.training._flat import Value
+from isthmus.networks._network import hooks_of
+from isthmus.training._objective import Value
 
 #: Why a training stopped.
 STATES = ("converged", "budget", "diverged", "interrupted")
@@ -67,13 +66,9 @@ def criteria(
     decrease = 0.0 if stalled else math.nan
     if not stalled and len(losses) > window:
         decrease = (losses[-1 - window] - losses[-1]) / max(abs(losses[-1]), 1e-300)
-    unbalanced = math.nan
-    if alive and isinstance(net, Layered) and all(p.requires_grad for p in net.parameters()):
-        measured = balance(net)
-        # A constant function can be the minimum, with nothing but the last bias.
-        if ridge * measured.scale * len(net.Ws) > rounding:
-            unbalanced = measured.layer_residual
-    return Criteria(gradient, decrease, unbalanced, window)
+    residual, size = hooks_of(net).imbalance() if alive else (math.nan, math.nan)
+    # A constant function can be the minimum, with nothing but the last bias.
+    return Criteria(gradient, decrease, residual if ridge * size > rounding else math.nan, window)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +114,7 @@ class TrainingResult:
     @property
     def norm_per_depth(self) -> float:
         """‖θ‖²/L over all weights and biases of a fully connected network; NaN for others."""
-        if not isinstance(self.network, Layered):
-            return math.nan
-        return parameter_norms(self.network).per_depth
+        return hooks_of(self.network).norm_per_depth()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the network and the history, as plain data."""
@@ -169,10 +162,3 @@ def why_not(found: Criteria, tolerance: float, steps: int, *, judged: bool) -> s
         f"not converged after {steps} steps: relative decrease {found.decrease:.1e} over the last {found.window} "
         f"(wanted {tolerance:.0e}), {left}. Allow more steps, or raise `tolerance`"
     )
-
-
-@torch.no_grad()
-def outstanding(net: Layered) -> int:
-    """Singular values of the middle weight above half its largest: a quick look at the rank while training."""
-    s = torch.linalg.svdvals(net.Ws[len(net.Ws) // 2].detach().double())
-    return int((s > 0.5 * s[0]).sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from isthmus._checks import fail
 from isthmus._cite import cites
-from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
 from isthmus.experiments._experiment import Experiment, parameter
 from isthmus.experiments.bottleneck2023._summary_statistics import deepen
@@ -28,7 +26,7 @@ from isthmus.objective import ridge_from
 from isthmus.plotting.style import PALETTE, dress
 from isthmus.problems import partially_seen_surface
 from isthmus.runs import Outcome
-from isthmus.training import Phase, TrainingResult, train, train_together
+from isthmus.training import Phase, TrainingResult, minimise, minimise_together
 
 Array = np.ndarray
 
@@ -387,21 +385,17 @@ def trained_together(many: Sequence[DepthSettings], depth: int, progress: Progre
     """The first network of each of several settings, which differ in λ and seed; as :func:`trained` to rounding."""
     starts = [_start(settings, depth, 0) for settings in many]
     X, Y = (torch.stack(parts) for parts in zip(*(settings.data() for settings in many)))
-    with warnings.catch_warnings():
-        # Not swallowed: the state is in the arrays and in an outcome.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        results = train_together(
-            [net for net, _ in starts],
-            X,
-            Y,
-            ridges=[settings.ridge for settings in many],
-            phases=starts[0][1],
-            tolerance=many[0].tolerance,
-            seeds=[settings.seed for settings in many],
-            show_progress=progress,
-        )
-    if any(result.state == "interrupted" for result in results):
-        raise KeyboardInterrupt
+    # The state is in the arrays and in an outcome.
+    results = minimise_together(
+        [net for net, _ in starts],
+        X,
+        Y,
+        ridges=[settings.ridge for settings in many],
+        phases=starts[0][1],
+        tolerance=many[0].tolerance,
+        seeds=[settings.seed for settings in many],
+        show_progress=progress,
+    )
     return [Trained(net, result) for (net, _), result in zip(starts, results)]
 
 
@@ -420,14 +414,9 @@ def continued(settings: DepthSettings, start: Trained, depth: int) -> Trained:
 
 def _fit(settings: DepthSettings, net: FullyConnected, plan: list[Phase]) -> Trained:
     X, Y = settings.data()
-    with warnings.catch_warnings():
-        # Not swallowed: the state is in the arrays and in an outcome.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        options = {"ridge": settings.ridge, "tolerance": settings.tolerance, "seed": settings.seed}
-        result = train(net, X, Y, phases=plan, **options)
-    if result.state == "interrupted":
-        # Half a training is no figure: let whoever called end as after any Ctrl-C.
-        raise KeyboardInterrupt
+    # The state is in the arrays and in an outcome.
+    options = {"ridge": settings.ridge, "tolerance": settings.tolerance, "seed": settings.seed}
+    result = minimise(net, X, Y, phases=plan, **options)
     return Trained(net, result)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from isthmus._checks import fail
 from isthmus._cite import cites
-from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
 from isthmus.diagnosis import Symmetry, symmetry
 from isthmus.discovery import dynamics_of, explained
@@ -27,7 +25,7 @@ from isthmus.objective import constant_cost, cost
 from isthmus.plotting.orbits import draw_bijection, draw_symmetry_learning
 from isthmus.problems import descend, gradient_descent_losses, summary_statistics
 from isthmus.runs import Outcome
-from isthmus.training import Phase, TrainingResult, train
+from isthmus.training import Phase, TrainingResult, minimise
 
 #: Orbits count as collapsed below this share of the range; coordinates as a bijection above this R².
 COLLAPSED, BIJECTION = 0.05, 0.95
@@ -68,9 +66,9 @@ class DescentLosses(Experiment):
         return cls(width=50, depth=12, start_depth=6, samples=400, steps=40, lam=5e-4)
 
     @property
-    def settings(self) -> StatisticsSettings:
+    def settings(self) -> SummarySettings:
         """The parameters of the training."""
-        return StatisticsSettings(**{item.name: getattr(self, item.name) for item in fields(StatisticsSettings)})
+        return SummarySettings(**{item.name: getattr(self, item.name) for item in fields(SummarySettings)})
 
     def compute(self, progress: ProgressFactory) -> dict[str, np.ndarray]:
         """Train one network, then look at it."""
@@ -183,7 +181,7 @@ HEIGHT, RADIUS = 0.5, 0.8
 
 
 @dataclass(frozen=True)
-class StatisticsSettings:
+class SummarySettings:
     """What F-bn-2 and F-talk-3 share: equal settings are trained once in a process."""
 
     d: int
@@ -201,19 +199,19 @@ class StatisticsSettings:
     seed: int
 
 
-_KEPT: dict[StatisticsSettings, dict[str, Array]] = {}
+_KEPT: dict[SummarySettings, dict[str, Array]] = {}
 
 
-def measured(settings: StatisticsSettings, progress: ProgressFactory) -> dict[str, Array]:
+def measured(settings: SummarySettings, progress: ProgressFactory) -> dict[str, Array]:
     """Train, then look: spectra, orbits, paths, maps, coordinates."""
     if settings not in _KEPT:
-        found = look(*fit(settings, progress), settings)
+        found = look_at_axis(*fit_deep(settings, progress), settings)
         _KEPT.clear()
         _KEPT[settings] = found
     return dict(_KEPT[settings])
 
 
-def plan(steps: int, learning_rate: float) -> list[Phase]:
+def plan_of_start(steps: int, learning_rate: float) -> list[Phase]:
     """For the first, less deep network: raise the ridge to ``RAISED`` times its value, stay there, come back.
 
     While the ridge is large the nonlinear part moves towards the first layers: hence the long stay.
@@ -254,7 +252,9 @@ def deepen(net: FullyConnected, X: Tensor, depth: int) -> FullyConnected:
     return deep
 
 
-def fit(settings: StatisticsSettings, progress: ProgressFactory) -> tuple[FullyConnected, TrainingResult, Array, float]:
+def fit_deep(
+    settings: SummarySettings, progress: ProgressFactory
+) -> tuple[FullyConnected, TrainingResult, Array, float]:
     """The trained network, the training's account, the axis w and the cost on as many new samples.
 
     Trained at ``start_depth`` first, where a step is cheap and few are needed, then deepened in the middle and trained
@@ -273,21 +273,15 @@ def fit(settings: StatisticsSettings, progress: ProgressFactory) -> tuple[FullyC
     dims = [settings.d, *[settings.width] * (settings.start_depth - 1), settings.horizon]
     net = FullyConnected(dims, generator=torch.Generator().manual_seed(settings.seed))
     options = {"ridge": settings.lam, "seed": settings.seed, "show_progress": progress}
-    with warnings.catch_warnings():
-        # Not swallowed: the state of the last training is in the arrays and in an outcome.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        result = train(net, X[:n], Y[:n], phases=plan(steps, settings.learning_rate), **options)
-        if result.state != "interrupted":
-            net = deepen(net, X[:n], settings.depth)
-            phases = [
-                Phase("lbfgs", steps, ridge_start=RAISED_DEEP, ridge_end=RAISED_DEEP),
-                Phase("lbfgs", steps, ridge_start=RAISED_DEEP, ridge_share=1.0),
-                Phase("lbfgs", 2 * steps),
-            ]
-            result = train(net, X[:n], Y[:n], phases=phases, **options)
-    if result.state == "interrupted":
-        # Half a training is no figure: let whoever called end as after any Ctrl-C.
-        raise KeyboardInterrupt
+    # The state of the last training is in the arrays and in an outcome.
+    minimise(net, X[:n], Y[:n], phases=plan_of_start(steps, settings.learning_rate), **options)
+    net = deepen(net, X[:n], settings.depth)
+    phases = [
+        Phase("lbfgs", steps, ridge_start=RAISED_DEEP, ridge_end=RAISED_DEEP),
+        Phase("lbfgs", steps, ridge_start=RAISED_DEEP, ridge_share=1.0),
+        Phase("lbfgs", 2 * steps),
+    ]
+    result = minimise(net, X[:n], Y[:n], phases=phases, **options)
     with torch.no_grad():
         error = float(cost(net(X[n:]), Y[n:])) / constant_cost(Y[:n])
     return net, result, axis_of(problem.X, problem.latents), error
@@ -310,8 +304,8 @@ def fresh(w: Array, count: int, seed: int) -> Array:
     return aside + np.outer(rng.uniform(-1.2, 1.2, count), w)
 
 
-def look(
-    net: FullyConnected, result: TrainingResult, w: Array, error: float, settings: StatisticsSettings
+def look_at_axis(
+    net: FullyConnected, result: TrainingResult, w: Array, error: float, settings: SummarySettings
 ) -> dict[str, Array]:
     """Everything that the two figures show, in float64, on samples that were not trained on."""
     net = net.double()

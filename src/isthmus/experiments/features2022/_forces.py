@@ -17,7 +17,7 @@ from isthmus._cite import cites
 from isthmus._progress import ProgressFactory
 from isthmus.datasets import balanced_subset, mnist
 from isthmus.experiments._experiment import Experiment, parameter
-from isthmus.experiments.features2022._trained import fit, lifted, spanned, start, state_number
+from isthmus.experiments.features2022._trained import fit_features, lifted, spanned, start, state_number
 from isthmus.measures import class_separation, forces, ray_concentration, ray_groups
 from isthmus.measures._forces import output_gradients
 from isthmus.networks import FullyConnected
@@ -112,7 +112,7 @@ class FeaturesFigure1(Experiment):
             Phase("lbfgs", 2 * self.steps),
         ]
         options = {"ridge": self.ridge, "loss": "cross_entropy", "tolerance": self.tolerance}
-        result = fit(net, X @ V, labels, plan, show=progress, **options)
+        result = fit_features(net, X @ V, labels, plan, show=progress, **options)
         arrays = self.measure(lifted(net, V), X, labels)
         first = self.measure(before, X, labels)
         kept = ("separation", "nearest_mean", "ray_shares", "ray_counts", "cosine")

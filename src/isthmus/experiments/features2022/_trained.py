@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
 from isthmus.linalg import rank_tolerance
 from isthmus.networks import FullyConnected
-from isthmus.training import Phase, TrainingResult, train
+from isthmus.training import Phase, TrainingResult, minimise
 from isthmus.training._result import STATES
 
 
@@ -40,7 +38,7 @@ def lifted(net: FullyConnected, V: Tensor) -> FullyConnected:
     return FullyConnected.from_weights([first @ V.mT, *rest], [b.detach().double() for b in net.bs])
 
 
-def fit(
+def fit_features(
     net: FullyConnected,
     X: Tensor,
     Y: Tensor,
@@ -52,14 +50,7 @@ def fit(
     show: ProgressFactory,
 ) -> TrainingResult:
     """Train in place. Not converging is no warning here: the state goes into the arrays and an outcome."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        result = train(
-            net, X, Y, ridge=ridge, loss=loss, phases=phases, tolerance=tolerance, seed=0, show_progress=show
-        )
-    if result.state == "interrupted":
-        raise KeyboardInterrupt
-    return result
+    return minimise(net, X, Y, ridge=ridge, loss=loss, phases=phases, tolerance=tolerance, seed=0, show_progress=show)
 
 
 def state_number(result: TrainingResult) -> int:

@@ -20,7 +20,7 @@ from isthmus._progress import Progress, ProgressFactory, silent
 from isthmus.compression import rebalance
 from isthmus.datasets import balanced_subset, mnist
 from isthmus.experiments._experiment import Experiment, parameter
-from isthmus.experiments.features2022._trained import fit, spanned, start, state_number
+from isthmus.experiments.features2022._trained import fit_features, spanned, start, state_number
 from isthmus.networks import FullyConnected
 from isthmus.objective import constant_cost, cost, ridge_from
 from isthmus.plotting.style import PALETTE, dress
@@ -141,7 +141,7 @@ class FeaturesFigure2(Experiment):
             for trial in range(trials):
                 net = start([dims[0], width, width, dims[1]], task.V, self.seed + 1000 * trial, torch.float32)
                 options = {"ridge": ridge, "loss": task.loss, "tolerance": self.tolerance}
-                result = fit(net, task.X, task.Y, plan, show=silent, **options)
+                result = fit_features(net, task.X, task.Y, plan, show=silent, **options)
                 with torch.no_grad():
                     test = float(cost(net(task.X_test), task.Y_test, task.loss))
                 values = (
@@ -185,7 +185,7 @@ class FeaturesFigure2(Experiment):
     def plateaus(self, arrays: Mapping[str, np.ndarray]) -> list[Plateau]:
         """Of each λ on the left, then of the teacher."""
         tables = [*arrays["left_train"], arrays["right_train"]]
-        return [plateau(arrays["widths"], table, tolerance=self.flat) for table in tables]
+        return [plateau_of_losses(arrays["widths"], table, tolerance=self.flat) for table in tables]
 
     def _names(self) -> list[str]:
         left = "MNIST" if self.data == "mnist" else "synthetic classes"
@@ -255,11 +255,11 @@ class FeaturesFigure2(Experiment):
         places = self.plateaus(arrays)
         widths = arrays["widths"]
         curves = [
-            Curve(rf"$\lambda$ = {power(lam)}", train, test, place.start, place.low, place.high, place.level)
+            WidthCurve(rf"$\lambda$ = {power(lam)}", train, test, place.start, place.low, place.high, place.level)
             for lam, train, test, place in zip(self.lams, arrays["left_train"], arrays["left_test"], places)
         ]
         last = places[-1]
-        teacher = Curve(
+        teacher = WidthCurve(
             rf"$\lambda$ = {power(self.teacher_lam)}",
             arrays["right_train"],
             arrays["right_test"],
@@ -270,7 +270,7 @@ class FeaturesFigure2(Experiment):
         )
         left = f"(a) {'MNIST' if self.data == 'mnist' else 'synthetic classes'}, cross-entropy, N = {self.samples}"
         right = f"(b) teacher {self.teacher_dims}, mean squared error, N = {self.samples}"
-        draw_widths(figure, widths, [(left, curves, None), (right, [teacher], float(arrays["teacher_loss"]))])
+        draw_widths_needed(figure, widths, [(left, curves, None), (right, [teacher], float(arrays["teacher_loss"]))])
 
 
 def _task(X: np.ndarray, Y: np.ndarray, samples: int, loss: str, d_out: int, unit: float) -> _Task:
@@ -335,7 +335,9 @@ def plateau_start(widths: Array, best: Array, tolerance: float) -> int:
     return int(widths[np.flatnonzero(best <= (1.0 + tolerance) * best[-1])[0]])
 
 
-def plateau(widths: Any, losses: Any, *, tolerance: float = 0.05, draws: int = DRAWS, seed: int = 0) -> Plateau:
+def plateau_of_losses(
+    widths: Any, losses: Any, *, tolerance: float = 0.05, draws: int = DRAWS, seed: int = 0
+) -> Plateau:
     """The start of the plateau of losses (trials, widths), with an interval by the bootstrap.
 
     Parameters
@@ -351,7 +353,7 @@ def plateau(widths: Any, losses: Any, *, tolerance: float = 0.05, draws: int = D
 
     Examples
     --------
-    >>> plateau([5, 10, 20, 40], [[3.0, 1.02, 1.001, 1.0], [4.0, 1.1, 1.003, 1.002]]).start
+    >>> plateau_of_losses([5, 10, 20, 40], [[3.0, 1.02, 1.001, 1.0], [4.0, 1.1, 1.003, 1.002]]).start
     10
     """
     who = "plateau"
@@ -390,7 +392,7 @@ DECADES = 300.0
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class WidthCurve:
     """Losses (trials, widths) of one setting, and where their plateau begins: start, interval and height."""
 
     label: str
@@ -402,7 +404,9 @@ class Curve:
     level: float
 
 
-def draw_widths(figure: Figure, widths: Array, panels: Sequence[tuple[str, Sequence[Curve], float | None]]) -> None:
+def draw_widths_needed(
+    figure: Figure, widths: Array, panels: Sequence[tuple[str, Sequence[WidthCurve], float | None]]
+) -> None:
     """Loss against width on logarithmic axes, a panel for each title.
 
     Full lines are the best training losses, dots the trials, dashed lines the test loss of the best trial. A diamond
@@ -451,7 +455,7 @@ def power(value: float) -> str:
     return f"${ten}$" if digits == "1" else rf"${digits}\cdot {ten}$"
 
 
-def _draw_curve(axes: Axes, widths: Array, curve: Curve, colour: str) -> None:
+def _draw_curve(axes: Axes, widths: Array, curve: WidthCurve, colour: str) -> None:
     chosen = curve.train.argmin(axis=0)
     best, test = curve.train.min(axis=0), curve.test[chosen, np.arange(len(widths))]
     axes.plot(widths, best, "-", color=colour, linewidth=2.0, label=curve.label, zorder=3)

@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory, silent
 from isthmus.experiments._experiment import Experiment, parameter
-from isthmus.experiments.hamiltonian2024._trained import SHOWN, WARM, Split, draw_discretisations, fit, split
+from isthmus.experiments.hamiltonian2024._trained import SHOWN, WARM, Split, draw_discretisations, fit_path, split
 from isthmus.measures import mechanics
 from isthmus.networks import LeakyResNet
 from isthmus.networks._leaky_resnet import RULES
 from isthmus.objective import ridge_from
 from isthmus.problems import teacher_chain
 from isthmus.runs import Outcome
-from isthmus.training._adaptive import NEWTON_EVERY
+from isthmus.training._core import ADAPT_EVERY
 
 #: Share of the time that measuring speeds for adaptive steps may take.
 OVERHEAD = 0.05
@@ -83,7 +83,7 @@ class HamiltonianFigure2(Experiment):
                         net = self._network(rule, count, number)
                         options = {"steps": self.steps, "learning_rate": self.learning_rate, "seed": number}
                         began = time.process_time()
-                        result, error = fit(net, data, self.ridge, show=silent, last=2 * self.steps, **options)
+                        result, error = fit_path(net, data, self.ridge, show=silent, last=2 * self.steps, **options)
                         spent = time.process_time() - began
                         errors[row, column, seed] = error
                         costs[row, column, seed] = result.cost / self.dims[-1]
@@ -152,5 +152,5 @@ def _share_of_adapting(net: LeakyResNet, data: Split, steps: int, spent: float) 
         tried.adapt(data.X)
     once = (time.process_time() - began) / count
     # As if in the last phase too, where steps stand still: an upper estimate.
-    updates = WARM / net.adapt_every + max(0.0, steps - WARM) / NEWTON_EVERY
+    updates = WARM / net.adapt_every + max(0.0, steps - WARM) / ADAPT_EVERY
     return once * updates / max(spent, 1e-9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 from torch import Tensor
 
-from isthmus._errors import ConvergenceWarning
 from isthmus._progress import Progress, ProgressFactory
 from isthmus.measures import Mechanics, mechanics
 from isthmus.networks import LeakyResNet
@@ -23,8 +21,8 @@ from isthmus.objective import constant_cost, cost, ridge_from
 from isthmus.plotting.mechanics import draw_energies, draw_path, draw_spectra
 from isthmus.plotting.style import PALETTE, dress
 from isthmus.problems import Problem, teacher
-from isthmus.training import Phase, TrainingResult, train
-from isthmus.training._plans import STRUCTURE_SHARE, carrying_norm
+from isthmus.training import Phase, TrainingResult, minimise
+from isthmus.training._phases import STRUCTURE_SHARE
 
 #: Singular values kept for the figures.
 SHOWN = 12
@@ -59,9 +57,9 @@ def split(problem: Problem, samples: int) -> Split:
     return Split(X[:samples], Y[:samples], X[samples:], Y[samples:])
 
 
-def plan(net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning_rate: float, last: int) -> list[Phase]:
+def plan_of_path(net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning_rate: float, last: int) -> list[Phase]:
     """Fit at a small ridge, raise it until the structure appears, come back (``steps`` each), converge (``last``)."""
-    top = max(1.0, STRUCTURE_SHARE * constant_cost(Y) / carrying_norm(net) / ridge)
+    top = max(1.0, STRUCTURE_SHARE * constant_cost(Y) / net.carrying_norm() / ridge)
     low = 1e-3 * top
     phases = [
         Phase("adam", WARM, learning_rate, ridge_start=low, ridge_end=low, anneal=True),
@@ -74,7 +72,7 @@ def plan(net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning_rate: f
     return [*phases, Phase("lbfgs", last, memory=MEMORY)]
 
 
-def fit(
+def fit_path(
     net: LeakyResNet,
     data: Split,
     ridge: float,
@@ -85,14 +83,10 @@ def fit(
     seed: int,
     show: ProgressFactory,
 ) -> tuple[TrainingResult, float]:
-    """Train in place by :func:`plan`; the account of it, and the error on the test data per output."""
-    with warnings.catch_warnings():
-        # Not swallowed: the state is in the arrays and in an outcome.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        phases = plan(net, data.Y, ridge, steps, learning_rate, last)
-        result = train(net, data.X, data.Y, ridge=ridge, phases=phases, seed=seed, show_progress=show)
-    if result.state == "interrupted":
-        raise KeyboardInterrupt
+    """Train in place by :func:`plan_of_path`; the account of it, and the error on the test data per output."""
+    # The state is in the arrays and in an outcome.
+    phases = plan_of_path(net, data.Y, ridge, steps, learning_rate, last)
+    result = minimise(net, data.X, data.Y, ridge=ridge, phases=phases, seed=seed, show_progress=show)
     with torch.no_grad():
         error = float(cost(net(data.X_test), data.Y_test)) / data.Y.shape[1]
     return result, error
@@ -155,7 +149,7 @@ def paths(settings: PathSettings, progress: ProgressFactory) -> dict[str, np.nda
         show = _labelled(progress, f"L̃ = {L_tilde:g}")
         options = {"steps": settings.steps, "learning_rate": settings.learning_rate, "seed": settings.seed}
         # Mechanics asks for a critical point: most of the work is at the end.
-        result, error = fit(net, data, ridge, show=show, last=4 * settings.steps, **options)
+        result, error = fit_path(net, data, ridge, show=show, last=4 * settings.steps, **options)
         seconds = time.perf_counter() - began
         found = mechanics(net, data.X, data.Y, ridge=ridge, gamma_share=settings.gamma_share, kinks=KINKS)
         rows.append({**_row(found, result), "test_error": np.array(error), "seconds": np.array(seconds)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -15,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from isthmus._cite import cites
-from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
 from isthmus.experiments._experiment import Experiment, parameter
 from isthmus.measures import (
@@ -31,7 +29,7 @@ from isthmus.objective import ridge_from
 from isthmus.plotting.style import PALETTE, dress
 from isthmus.problems import teacher
 from isthmus.runs import Outcome
-from isthmus.training import TrainingResult, train
+from isthmus.training import TrainingResult, minimise
 
 #: Kinds of evidence, in the order of the array ``ranks``.
 KINDS = ("weights", "representations", "jacobian")
@@ -102,21 +100,16 @@ class RankFigure1(Experiment):
         dims = [self.d_in, *[self.width] * (self.depth - 1), self.d_out]
         generator = torch.Generator().manual_seed(self.seed + self.network_seed)
         net = FullyConnected(dims, init_scale=self.init_scale, generator=generator)
-        with warnings.catch_warnings():
-            # Not swallowed: the state is in the arrays and in an outcome.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            result = train(
-                net,
-                problem.X,
-                problem.Y,
-                ridge=self.ridge,
-                learning_rate=self.learning_rate,
-                seed=self.seed,
-                show_progress=progress,
-            )
-        if result.state == "interrupted":
-            # Half a training is no figure: let whoever called end as after any Ctrl-C.
-            raise KeyboardInterrupt
+        # The state is in the arrays and in an outcome.
+        result = minimise(
+            net,
+            problem.X,
+            problem.Y,
+            ridge=self.ridge,
+            learning_rate=self.learning_rate,
+            seed=self.seed,
+            show_progress=progress,
+        )
         return net, torch.tensor(problem.X), result
 
     def compute(self, progress: ProgressFactory) -> dict[str, np.ndarray]:

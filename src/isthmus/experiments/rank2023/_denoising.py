@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from isthmus._checks import fail
 from isthmus._cite import cites
-from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
 from isthmus.datasets import balanced_subset, mnist
 from isthmus.experiments._experiment import Experiment, parameter
@@ -26,7 +24,7 @@ from isthmus.networks import FullyConnected
 from isthmus.objective import constant_cost, ridge_from
 from isthmus.plotting.style import PALETTE, dress
 from isthmus.runs import Outcome
-from isthmus.training import Phase, TrainingResult, train
+from isthmus.training import Phase, TrainingResult, minimise
 
 Array = np.ndarray
 
@@ -175,12 +173,8 @@ class RankFigure3(Experiment):
         generator = torch.Generator().manual_seed(self.seed)
         net = FullyConnected([d, *[width] * (depth - 1), d], generator=generator).to(X.dtype)
         ridge = ridge_from("rank2023", self.lam, depth=depth, outputs=d if self.average_outputs else None)
-        with warnings.catch_warnings():
-            # What counts is where noise goes; how well it fits is in the arrays.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            result = train(net, X, X, ridge=ridge, phases=plan, tolerance=1e-3, seed=self.seed)
-        if result.state == "interrupted":
-            raise KeyboardInterrupt
+        # What counts is where noise goes; how well it fits is in the arrays.
+        result = minimise(net, X, X, ridge=ridge, phases=plan, tolerance=1e-3, seed=self.seed)
         return net, result
 
     def outcomes(self, arrays: Mapping[str, Array]) -> list[Outcome]:

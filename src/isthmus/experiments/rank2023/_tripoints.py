@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -12,7 +11,6 @@ import torch
 from matplotlib.figure import Figure
 
 from isthmus._cite import cites
-from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
 from isthmus.experiments._experiment import Experiment, parameter
 from isthmus.measures import Topology, tripoints
@@ -21,7 +19,7 @@ from isthmus.objective import ridge_from
 from isthmus.plotting.boundary import draw_boundary
 from isthmus.problems import Classes, inverted_s_classes
 from isthmus.runs import Outcome
-from isthmus.training import Phase, train
+from isthmus.training import Phase, minimise
 
 #: The order of the networks in all arrays: (deep, with L2).
 CASES = ((False, False), (False, True), (True, False), (True, True))
@@ -75,12 +73,8 @@ class RankFigure2(Experiment):
         net = FullyConnected([2, *[self.width] * (depth - 1), self.classes], generator=generator)
         ridge = ridge_from("rank2023", self.lam if regularised else 0.0, depth=depth)
         phases = None if regularised else [Phase("adam", self.steps, 3e-3)]
-        with warnings.catch_warnings():
-            # What counts is the picture; how well it fits is in the arrays.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            result = train(net, data.X, data.labels, ridge=ridge, loss="cross_entropy", phases=phases, seed=self.seed)
-        if result.state == "interrupted":
-            raise KeyboardInterrupt
+        # What counts is the picture; how well it fits is in the arrays.
+        minimise(net, data.X, data.labels, ridge=ridge, loss="cross_entropy", phases=phases, seed=self.seed)
         return net
 
     def box(self, data: Classes) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -15,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from isthmus._cite import cites
-from isthmus._errors import ConvergenceWarning
 from isthmus._progress import ProgressFactory
 from isthmus.discovery import explained
 from isthmus.experiments._experiment import Experiment, parameter
@@ -26,7 +24,7 @@ from isthmus.objective import constant_cost, cost
 from isthmus.plotting.frequencies import draw_frequencies
 from isthmus.plotting.style import PALETTE, dress
 from isthmus.runs import Outcome
-from isthmus.training import Phase, TrainingResult, train
+from isthmus.training import Phase, TrainingResult, minimise
 
 Array = np.ndarray
 
@@ -105,14 +103,9 @@ class FallingBall(Experiment):
         """Train in place."""
         X, Y, _ = self.flights(self.samples, 0)
         short = [Phase("scale", 1), Phase("adam", self.steps // 2, 1e-2, anneal=True), Phase("lbfgs", self.steps)]
-        with warnings.catch_warnings():
-            # Not swallowed: the state is in the arrays and in an outcome.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            plan = short if self.steps else None
-            result = train(net, X, Y, ridge=self.lam, phases=plan, tolerance=1e-3, show_progress=progress)
-        if result.state == "interrupted":
-            raise KeyboardInterrupt
-        return result
+        # The state is in the arrays and in an outcome.
+        plan = short if self.steps else None
+        return minimise(net, X, Y, ridge=self.lam, phases=plan, tolerance=1e-3, show_progress=progress)
 
     def compute(self, progress: ProgressFactory) -> dict[str, Array]:
         """Train the networks; look at what the layers of the best keep of new flights, and at the others beside it."""
@@ -140,7 +133,7 @@ class FallingBall(Experiment):
         if kept.verdict == "determined":
             narrow[[ell - 1 for ell in kept.layers]] = True
         outputs = trace.outputs
-        pairs = [pairs_of(Z.numpy()) for Z in trace.preactivations]
+        pairs = [flight_pairs(Z.numpy()) for Z in trace.preactivations]
         angle = 2.0 * np.pi * state[:, 0] / self.size
         wanted = np.column_stack([np.cos(angle), np.sin(angle), state[:, 1]])
         return {
@@ -161,7 +154,7 @@ class FallingBall(Experiment):
     def outcomes(self, arrays: Mapping[str, Array]) -> list[Outcome]:
         """Frequencies of the narrowest layers, position and velocity in them, prediction, convergence."""
         results = self._waves(arrays)
-        place = judged(arrays)
+        place = judged_kept(arrays)
         for i, what in enumerate(("position", "velocity")):
             value = float(arrays["two_pairs"][place, i])
             name = f"layer {place + 1}: R² of the {what} from waves of frequency 1, at least"
@@ -200,7 +193,7 @@ class FallingBall(Experiment):
         results = [Outcome(name, status, ", ".join(map(str, found)) or "none", "1", told)]
         count, why = int(row[1]), ""
         if count == 1:
-            place = judged(arrays)
+            place = judged_kept(arrays)
             pair, constant = float(arrays["one_pair"][place, 1]), float(arrays["constant"][place, 1])
             why = f"R² of the velocity: {pair:.2f} from the size of this wave, {constant:.2f} from a constant channel"
         status = {2: "agrees", 1: "differs"}.get(count, "fails")
@@ -219,10 +212,10 @@ class FallingBall(Experiment):
 
     def plot(self, arrays: Mapping[str, Array], figure: Figure) -> None:
         """(a) flights; (b) singular values coloured by frequency; (c) the state from the waves of frequency 1."""
-        draw_ball(figure, arrays, layer=judged(arrays) + 1)
+        draw_ball(figure, arrays, layer=judged_kept(arrays) + 1)
 
 
-def judged(arrays: Mapping[str, Array]) -> int:
+def judged_kept(arrays: Mapping[str, Array]) -> int:
     """Index of the layer whose state is judged: in the middle of the narrowest ones, or of all."""
     layers = np.flatnonzero(arrays["narrow"])
     return int(layers[len(layers) // 2]) if len(layers) else len(arrays["narrow"]) // 2
@@ -241,7 +234,7 @@ def _told(row: Array) -> str:
     return ", ".join(f"{n} of frequency {k}" for k, n in enumerate(row) if k and n) or "none"
 
 
-def pairs_of(Z: Array) -> Array:
+def flight_pairs(Z: Array) -> Array:
     """Coefficients at ω = 1 of the two strongest combinations of channels of Z (N, c, n): real, then imaginary parts.
 
     Centred over the samples; combinations are the leading right singular vectors of the coefficients (N, c).

@@ -1,4 +1,7 @@
-"""First-order optimisers on a flat vector, with their whole state in named tensors so that it can be saved."""
+"""First-order optimisers on a flat vector, with their whole state in named tensors so that it can be saved.
+
+Their steps are generators of requests: see :mod:`isthmus.training._requests`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import torch
 from torch import Tensor
 
 from isthmus.objective import constant_cost
-from isthmus.training._flat import FlatObjective, Value
+from isthmus.training._objective import Objective, Value
 from isthmus.training._phases import Phase
+from isthmus.training._requests import Adam, Evaluate, Steps
 
 
 @dataclass
@@ -29,7 +33,7 @@ class Optimiser(Protocol):
         """Whether no further step is possible or wanted."""
         ...
 
-    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
+    def step(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:
         """One step from ``objective.theta``."""
         ...
 
@@ -46,36 +50,11 @@ class Optimiser(Protocol):
         ...
 
 
-def adam_(theta: Tensor, g: Tensor, mean: Tensor, square: Tensor, step: int, rate: float) -> None:
-    """Step number ``step`` (from 0) of Adam with its usual constants, in place.
-
-    PyTorch's fused kernel, called itself: one pass over what takes eight otherwise, and the function around it takes as
-    long as a small network's step.
-    """
-    count = torch.full((), step + 1.0, device=theta.device)
-    torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-        [theta],
-        [g],
-        [mean],
-        [square],
-        [],
-        [count],
-        lr=rate,
-        beta1=0.9,
-        beta2=0.999,
-        weight_decay=0.0,
-        eps=1e-8,
-        amsgrad=False,
-        maximize=False,
-    )
-
-
 class FirstOrder:
     """Adam, gradient descent, SGD with momentum and Nesterov's method, one step at a time."""
 
     def __init__(self, phase: Phase, theta: Tensor, generator: torch.Generator) -> None:
         self.phase, self.generator = phase, generator
-        self.gradient = torch.empty_like(theta)
         self.state = OptimiserState()
         if phase.method == "adam":
             self.state.tensors = {"mean": torch.zeros_like(theta), "square": torch.zeros_like(theta)}
@@ -114,19 +93,18 @@ class FirstOrder:
         self.state.tensors["order"] = order[size:].clone()
         return order[:size]
 
-    @torch.no_grad()
-    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:
+    def step(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:
         """Evaluate at θ, then move θ; the value returned is that before the move. No move from a non-finite value.
 
         Its gradients are overwritten by the next step.
         """
-        value = objective(ridge, self.batch(objective.X.shape[0]), into=self.gradient)
+        value: Value = yield Evaluate(objective, ridge, self.batch(objective.X.shape[0]), fleeting=True)
         if not value.finite:
             return value
         theta, g, rate = objective.theta, value.gradient, self.phase.rate(step)
         tensors, numbers = self.state.tensors, self.state.numbers
         if self.phase.method == "adam":
-            adam_(theta, g, tensors["mean"], tensors["square"], step, rate)
+            yield Adam(theta, g, tensors["mean"], tensors["square"], step, rate)
         elif self.phase.method == "gd":
             theta.add_(g, alpha=-rate)
         elif self.phase.method == "sgd":
@@ -185,20 +163,19 @@ class ScaleDown:
         """Continue from ``state``."""
         self.state = state
 
-    @torch.no_grad()
-    def step(self, objective: FlatObjective, step: int, ridge: float) -> Value:  # noqa: ARG002
+    def step(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:  # noqa: ARG002
         """Scale, and return the value there."""
         self.state.numbers["done"] = 1.0
         origin = objective.theta.clone()
         # Small weights give zero, not the mean: where that costs more, no factor could do better than it.
         objective.theta.zero_()
-        zero = objective(ridge).cost
+        zero = (yield Evaluate(objective, ridge)).cost
         objective.theta.copy_(origin)
-        limit = max(2.0 * constant_cost(objective.Y, objective.loss), zero)
-        value = objective(ridge)
+        limit = max(2.0 * constant_cost(objective.Y, objective.stack.loss), zero)
+        value: Value = yield Evaluate(objective, ridge)
         for factor in self.GRID[1:]:
             if value.finite and value.cost <= limit:
                 break
             torch.mul(origin, factor, out=objective.theta)
-            value = objective(ridge)
+            value = yield Evaluate(objective, ridge)
         return value

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from isthmus import IsthmusError
-from isthmus.training._flat import FlatObjective
-from small import network, task, weights
+from small import network, objective_of, task, weights
 from tools import assert_close, gaussian
 
 
@@ -41,7 +40,7 @@ def test_value_and_gradient_against_autograd(kind, dtype):
     net = network(dtype=dtype)
     expected = by_hand(net, X, Y, 0.07, loss)
     gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(expected, list(net.parameters()))])
-    objective = FlatObjective(net, X, Y, loss)
+    objective = objective_of(net, X, Y, loss)
     with objective.attached():
         value = objective(0.07)
     assert value.finite
@@ -56,9 +55,9 @@ def test_value_and_gradient_against_autograd(kind, dtype):
 def test_chunks_and_batches(kind):
     X, (Y, loss) = task()[0], targets(kind)
     net = network()
-    whole, chunked = FlatObjective(net, X, Y, loss), FlatObjective(net, X, Y, loss, chunk_bytes=1500)
-    assert whole.rows >= 40
-    assert 1 <= chunked.rows < 20
+    whole, chunked = objective_of(net, X, Y, loss), objective_of(net, X, Y, loss, chunk_bytes=1500)
+    assert whole.stack.rows >= 40
+    assert 1 <= chunked.stack.rows < 20
     with whole.attached():
         expected = whole(0.1)
         rows = torch.tensor([3, 17, 5, 5])
@@ -67,7 +66,7 @@ def test_chunks_and_batches(kind):
         found = chunked(0.1)
     assert_close(found.loss, expected.loss)
     assert_close(found.gradient, expected.gradient)
-    part = FlatObjective(net, X[rows], Y[rows], loss)
+    part = objective_of(net, X[rows], Y[rows], loss)
     with part.attached():
         alone = part(0.1)
     assert_close(batch.loss, alone.loss)
@@ -78,7 +77,7 @@ def test_chunks_and_batches(kind):
 def test_at_ridge_is_bitwise_an_evaluation():
     X, Y = task()
     for dtype in (torch.float32, torch.float64):
-        objective = FlatObjective(network(dtype=dtype), X.to(dtype), Y.to(dtype), "mse")
+        objective = objective_of(network(dtype=dtype), X.to(dtype), Y.to(dtype), "mse")
         with objective.attached():
             first = objective(1e-3)
             for ridge in (0.0, 3.7e-5, 12.0):
@@ -93,7 +92,7 @@ def test_parameters_get_their_own_storage_back():
     net = network()
     net.weights[0].grad = torch.full_like(net.weights[0], 7.0)
     storages, gradients = [p.data_ptr() for p in net.parameters()], [p.grad for p in net.parameters()]
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     with objective.attached():
         objective(0.1)
         objective.theta.mul_(2.0)
@@ -111,7 +110,7 @@ def test_storage_comes_back_after_an_error():
     X, Y = task()
     net = network()
     storages, before = [p.data_ptr() for p in net.parameters()], weights(net)
-    with pytest.raises(RuntimeError, match="stop"), FlatObjective(net, X, Y, "mse").attached():
+    with pytest.raises(RuntimeError, match="stop"), objective_of(net, X, Y, "mse").attached():
         raise RuntimeError("stop")
     assert [p.data_ptr() for p in net.parameters()] == storages
     assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before))
@@ -121,7 +120,7 @@ def test_frozen_parameters_are_outside():
     X, Y = task()
     net = network()
     net.weights[1].requires_grad_(False)
-    objective = FlatObjective(net, X, Y, "mse")
+    objective = objective_of(net, X, Y, "mse")
     assert len(objective.theta) == sum(p.numel() for p in net.parameters()) - net.weights[1].numel()
     expected = by_hand(net, X, Y, 0.3, "mse")
     with objective.attached():
@@ -135,7 +134,7 @@ def test_non_contiguous_and_tied_parameters():
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).double()
     net[2].weight = net[0].weight
     net[0].bias.data = torch.arange(8.0, dtype=torch.float64)[::2]
-    objective = FlatObjective(net, X, X, "mse")
+    objective = objective_of(net, X, X, "mse")
     assert len(objective.theta) == 16 + 8
     expected = by_hand(net, X, X, 0.1, "mse")
     with objective.attached():
@@ -150,7 +149,7 @@ def test_what_cannot_be_trained_is_refused():
     for p in net.parameters():
         p.requires_grad_(False)
     with pytest.raises(IsthmusError, match="requires_grad"):
-        FlatObjective(net, X, Y, "mse")
+        objective_of(net, X, Y, "mse")
     mixed = nn.Sequential(nn.Linear(4, 5).double(), nn.Linear(5, 3))
     with pytest.raises(IsthmusError, match="share dtype"):
-        FlatObjective(mixed, X, Y, "mse")
+        objective_of(mixed, X, Y, "mse")
