@@ -184,7 +184,7 @@ class Stack:
         own = gradients if kept else gradients.clone()
         factors = theta.new_tensor([2.0 * ridge for ridge in ridges])[:, None]
         gradient = torch.addcmul(own, theta, factors, out=self.spare if kept else None)
-        sums, norms = gradient.sum(1).tolist(), [float(row @ row) for row in theta.unbind()]
+        sums, norms = gradient.sum(1).tolist(), torch.bmm(theta[:, None], theta[:, :, None]).flatten().tolist()
         found = zip(ridges, costs, norms, gradient.unbind(), own.unbind(), sums)
         for one in chosen:
             one.evaluations += 1
