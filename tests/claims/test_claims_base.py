@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from isthmus import IsthmusError
-from isthmus.claims._base import CLAIMS, Check, Claim, Hypothesis, NotApplicable, Verdict, claim, unmet
+from isthmus import FullyConnected, IsthmusError
+from isthmus.claims._base import CLAIMS, Check, Claim, Hypothesis, NotApplicable, Subject, Verdict, claim, unmet
 
 MET = Hypothesis.of("given", True)
 
@@ -114,5 +114,15 @@ def test_registration():
     with pytest.raises(IsthmusError, match="unique"):
         claim("C-rank-1", "twice", paper="p", where="w", hypotheses=(), sample=lambda: None)(lambda check, s: None)
     assert isinstance(CLAIMS["C-rank-1"], Claim)
+    for about in ("", None, FullyConnected):
+        with pytest.raises(IsthmusError, match="`about` must be the kind"):
+            claim("C-x", "of what?", paper="p", where="w", hypotheses=(), sample=lambda: None, about=about)
     with pytest.raises(IsthmusError, match="status"):
         Verdict("C-x", "maybe", 0.0, 0.0, "≤", 0.0, 0.0)
+
+
+def test_a_claim_about_a_kind_that_nobody_has_is_not_applicable():
+    one = Claim("C-x", "s", "p", "w", (), lambda check, subject: None, lambda: None, about="a network of the future")
+    for net in (FullyConnected([2, 2]), torch.nn.Linear(2, 2), None):
+        found = one.evaluate(Subject(net, torch.zeros(1, 2)))
+        assert (found.status, found.reason) == ("not applicable", "needs a network of the future")

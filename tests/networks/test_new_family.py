@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 import isthmus
 from isthmus import FullyConnected, IsthmusError, Network
+from isthmus._cite import CITATIONS
+from isthmus.claims import CLAIMS, verify_samples
+from isthmus.claims._base import Subject, claim
 from isthmus.training import Phase, minimise, train_together
 
 
@@ -159,6 +162,48 @@ def test_what_is_claimed_of_others_does_not_apply_to_it(trained, data):
     assert len(verdicts.verdicts) > 5
     assert {verdict.status for verdict in verdicts.verdicts} == {"not applicable"}
     assert {verdict.reason for verdict in verdicts.verdicts} == {"needs a fully connected network"}
+
+
+@pytest.fixture
+def growth():
+    """A claim about the family: a stream is no longer than its branches together. Afterwards all is as it was."""
+    claims, citations = dict(CLAIMS), list(CITATIONS)
+    X = torch.randn(20, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    @claim(
+        "C-residual-1",
+        "‖h_L‖ ≤ ‖h_0‖ · Π(1 + ‖W_ℓ‖_op)",
+        paper="residual",
+        where="§1",
+        hypotheses=("finite",),
+        sample=lambda: Subject(made(3).double(), X),
+        relation="≤",
+        about=SmallResidual.kind,
+    )
+    def streams_grow_by_their_branches(check, subject):
+        Ws = [W.detach() for W in subject.net.maps]
+        check.assume("finite", all(bool(W.isfinite().all()) for W in Ws))
+        check.require()
+        streams, bound = subject.trace().streams, subject.known.get("factor", 1.0)
+        for W in Ws[1:-1]:
+            bound *= 1.0 + float(torch.linalg.matrix_norm(W, 2))
+        check.compare(streams[-1].norm(dim=1), "≤", bound * streams[0].norm(dim=1), tolerance=1e-12)
+
+    yield streams_grow_by_their_branches
+    CLAIMS.clear()
+    CLAIMS.update(claims)
+    CITATIONS[:] = citations
+
+
+def test_claims_about_it_name_its_kind(growth, trained, data):
+    assert isthmus.verify(trained[0], data[0], claims=growth.id)[growth.id].status == "holds"
+    assert verify_samples(growth.id)[growth.id].status == "holds"
+    assert growth.evaluate(growth.sample().replace(known={"factor": 1e-3})).status == "fails"
+    broken = growth.sample()
+    broken.net.maps[1].data[0, 0] = torch.nan
+    assert growth.evaluate(broken).status == "not applicable"
+    other = isthmus.verify(FullyConnected([3, 5, 2]), data[0], claims=growth.id)[growth.id]
+    assert (other.status, other.reason) == ("not applicable", "needs a small residual network")
 
 
 def test_compression_finds_nothing_in_it_and_says_so(trained, data):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus._checks import check_choice, fail
 from isthmus._cite import cites
-from isthmus.networks import FullyConnected, LeakyResNet
+from isthmus.networks import FullyConnected, LeakyResNet, Network
 from isthmus.trace import Trace
 
 STATUSES = ("holds", "fails", "not applicable")
@@ -21,9 +21,6 @@ STATUSES = ("holds", "fails", "not applicable")
 RELATIONS = ("≤", "≥", "=", "≈")
 
 MET, UNMET, UNKNOWN = "met", "not met", "not known"
-
-#: What a claim may be about: the kinds of networks.
-KINDS = (FullyConnected.kind, LeakyResNet.kind)
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Subject:
 
     Attributes
     ----------
-    net : FullyConnected or LeakyResNet
+    net : Network
         A claim is only given the kind that it is about.
     X : Tensor (N, d_in)
         Float64.
@@ -317,7 +314,7 @@ class Claim:
     rate : bool
         Whether only a trend can be tested.
     about : str
-        The kind of network, one of ``KINDS``; of another kind it is not applicable.
+        The ``kind`` of a network family, ours or a new one; to networks of another kind it is not applicable.
     """
 
     id: str
@@ -373,7 +370,9 @@ def claim(
     **options: Any,
 ) -> Callable[[Callable[[Check, Subject], None]], Claim]:
     """Register the decorated function as a claim; ``options`` are the other fields of :class:`Claim`."""
-    check_choice("claim", "about", options.get("about", KINDS[0]), KINDS)
+    about = options.get("about", FullyConnected.kind)
+    if not isinstance(about, str) or not about:
+        fail("claim", "`about` must be the kind of a network family", repr(about), "Pass `about=YourNetwork.kind`.")
 
     def register(judge: Callable[[Check, Subject], None]) -> Claim:
         if identity in CLAIMS:
@@ -404,8 +403,8 @@ def unmet(hypotheses: Iterable[Hypothesis]) -> str:
 
 
 def network_kind(net: object) -> str:
-    """What a network is in the words of ``KINDS``; empty for modules that are not of this library."""
-    return getattr(type(net), "kind", "")
+    """What claims call such networks; empty for what is not a network."""
+    return net.kind if isinstance(net, Network) else ""
 
 
 def rounding(net: FullyConnected | LeakyResNet, *, condition: float = 1.0) -> float:

@@ -15,6 +15,7 @@ from isthmus.constructions import FlowNetwork, flow_network
 from isthmus.linalg import log_pseudo_determinant, numerical_rank
 from isthmus.measures._identity_cost import KernelNorm, fewer_columns
 from isthmus.measures._mechanics import TOLERANCE, hamiltonian, momenta
+from isthmus.networks import LeakyResNet
 from isthmus.trace import LeakyTrace, activate, with_ones
 
 
@@ -235,7 +236,7 @@ def flow_family() -> Subject:
     hypotheses=NAMES,
     sample=flow_family,
     erratum="On steps the identity needs the pairs (A_(ℓ−1), B_ℓ); equal indices leave a residual.",
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def conserved_hamiltonian(check: Check, subject: Subject) -> None:
     """−(2/L̃)𝓗 = ‖A‖²_{K+γI} − ‖∂_pA/L̃ + γB‖²_{K+γI} + γ‖B‖² at every step, and 𝓗 drifts by O(1/L) over a family.
@@ -300,7 +301,7 @@ def flow_sample() -> Subject:
     relation="≤",
     erratum="Printed with γc in place of √γ c, which fails on integrated flows, and with the root of a number that may "
     "be negative.",
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def stable_energies(check: Check, subject: Subject) -> None:
     """All four inequalities of Thm 4, for one γ and for γ_p = γ_0‖K_p‖_op, on a discrete path.
@@ -357,7 +358,7 @@ def _inequalities(steps: list[Step], gammas: list[float], L_tilde: float) -> lis
     hypotheses=NAMES,
     sample=flow_family,
     erratum="Printed with the factor L̃: the proof forgets that W_(r(q)) moves with r. The bias is part of ‖W‖².",
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def growth_by_biases(check: Check, subject: Subject) -> None:
     """Tr[B_ℓA_ℓᵀ] = Tr[B_{ℓ-1}A_{ℓ-1}ᵀ] + ρ_ℓ‖b_ℓ‖²/L̃, exactly; ‖W_ℓ‖² = ‖W_1‖² + 2L̃Σρ‖b‖² up to O(1/L) over a family.
@@ -414,7 +415,7 @@ def linear_flow() -> Subject:
     where="§2.1; §1.3, footnote 1",
     hypotheses=(*NAMES, INCLUSION),
     sample=linear_flow,
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def separated_time_scales(check: Check, subject: Subject) -> None:
     """‖A‖²_K = ‖∂_pA/L̃‖²_K − (2/L̃)𝓗 at every step where σ(A) can rebuild A, exactly at critical points.

@@ -59,7 +59,7 @@ def signed_representation() -> Subject:
     sample=signed_representation,
     relation="≥",
     erratum="Printed next to costs with bias and with γ, for which the bounds are wrong.",
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def identity_cost_and_dimension(check: Check, subject: Subject) -> None:
     """‖A‖²_K̄ ≥ ‖A‖_*²/‖A‖² ≥ ‖A‖²/‖A‖_op² at every representation of the path that its activations can rebuild.
@@ -107,7 +107,7 @@ def stable_minimum() -> Subject:
     where="Prop. 2 and Prop. 6",
     hypotheses=STABLE,
     sample=stable_minimum,
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def stable_minima(check: Check, subject: Subject) -> None:
     """A ≥ 0 and ‖A‖²_K = ‖A‖²_K̄ = Rank A at representations that are stable minima, as far as a search can tell.
@@ -171,7 +171,7 @@ def many_neurons() -> Subject:
     hypotheses=("w > N(N+1)", "a negative entry"),
     sample=many_neurons,
     erratum="Printed for local minima, whose end is then a saddle; the path and the descent need no minimum.",
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def constant_cost_path(check: Check, subject: Subject) -> None:
     """‖A_t‖²_K = ‖Â‖²_K for t ∈ [0, 1], with and without bias, and a lower cost next to A_1: it is no local minimum.

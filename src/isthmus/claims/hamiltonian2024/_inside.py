@@ -11,6 +11,7 @@ from isthmus.claims._base import Check, Subject, claim, unmet
 from isthmus.claims._evidence import fit_exponent
 from isthmus.claims.hamiltonian2024._flow import ORDER_ROOM, Path, as_subject, path_of
 from isthmus.constructions import steady_path
+from isthmus.networks import LeakyResNet
 from isthmus.objective import cost
 from isthmus.trace import activate
 
@@ -55,7 +56,7 @@ def deepening_family() -> Subject:
     relation="≤",
     erratum="Prop. 5 also needs minima that are stable under adding a neuron.",
     rate=True,
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def non_negative_inside(check: Check, subject: Subject) -> None:
     """‖[A_{p₀}]₋‖²/‖A_{p₀}‖² falls with L̃, and so do the distances of −(2/L̃)𝓗 and min_p‖A_p‖²_K from an integer.

@@ -42,7 +42,7 @@ def unbiased_net() -> Subject:
     where="§1.2",
     hypotheses=HYPOTHESES,
     sample=unbiased_net,
-    about="a leaky ResNet",
+    about=LeakyResNet.kind,
 )
 def symmetries(check: Check, subject: Subject) -> None:
     """The rescaled range exactly, position by position; the shifted leak by the exponent −1 of its error in 1/ρ.
