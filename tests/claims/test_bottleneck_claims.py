@@ -8,7 +8,7 @@ import pytest
 import torch
 from judged import status, verdict
 
-from isthmus import FullyConnected
+from isthmus import FullyConnected, LeakyResNet
 from isthmus.claims._base import CLAIMS, Subject
 from isthmus.claims._evidence import leaky_random_net, random_subject, relu_random_net
 from isthmus.claims.bottleneck2023 import _costs as least_norm
@@ -146,6 +146,17 @@ def test_ranks_that_do_not_fit():
     f, g = linear_network(gaussian(3, 3), 2).network, linear_network(gaussian(3, 1) @ gaussian(1, 3), 2).network
     found = verdict("C-bn-2", Subject(f, gaussian(9, 3), known={"f": f, "g": g}))
     assert found.status == "not applicable" and "ranks 3 and 1" in found.reason
+
+
+def test_only_fully_connected_layers_are_joined():
+    class Doubled(FullyConnected):
+        def forward(self, X):
+            return 2 * super().forward(X)
+
+    f = random_net([3, 4, 3])
+    for other in (Doubled([3, 4, 3]), LeakyResNet(3, 3, width=4, layers=5), torch.nn.Linear(3, 3), None):
+        found = verdict("C-bn-2", Subject(f, gaussian(9, 3), known={"f": f, "g": other}))
+        assert found.status == "not applicable" and "needs two functions" in found.reason
 
 
 def test_a_corrupted_norm_fails(samples, monkeypatch):

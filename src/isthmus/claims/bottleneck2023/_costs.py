@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Check, Hypothesis, Subject, claim, network_kind, rounding
+from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
 from isthmus.claims._evidence import Points, bare_network, gaussian_inputs, is_linear, points_of, random_subject
 from isthmus.constructions import Construction, compose, linear_network, parallel, positive_linear_network
 from isthmus.linalg import rank_tolerance, svd
 from isthmus.measures import diagonal_cost, diagonal_expansion, parameter_norms
 from isthmus.measures._positivity import is_completely_positive
 from isthmus.measures._representation_cost import CostEstimate, Estimate, estimate_costs
-from isthmus.networks import FullyConnected
+from isthmus.networks import FullyConnected, Network
 
 JOINS = ("f∘g", "f+g")
 
@@ -87,8 +87,8 @@ def linear_values(pair: Pair) -> tuple[Tensor | None, Tensor | None, Tensor | No
 def function_pairs(subject: Subject, joins: Sequence[str] = JOINS) -> tuple[list[Pair], Hypothesis]:
     """The two functions that are given; of a linear network its lower and upper part at some layers."""
     name = "two functions"
-    f, g = (bare_network(subject.known.get(one)) for one in ("f", "g"))
-    if network_kind(f) == network_kind(g) == FullyConnected.kind:
+    f, g = (_plain(bare_network(subject.known.get(one))) for one in ("f", "g"))
+    if f is not None and g is not None:
         join = subject.known.get("join", joins[0])
         met = join in joins
         # Copies: `.double()` would convert the networks of the caller.
@@ -109,6 +109,12 @@ def function_pairs(subject: Subject, joins: Sequence[str] = JOINS) -> tuple[list
         ]
         return cut, Hypothesis.of(name, True, "a linear network, cut in two")
     return [], Hypothesis.of(name, None, "needs two functions: known['f'], known['g']")
+
+
+def _plain(net: object) -> FullyConnected | None:
+    """What can be joined: a network that is fully connected layers and nothing else."""
+    layers = net.plain_layers() if isinstance(net, Network) else None
+    return layers if layers is net else None
 
 
 _JOINABLE = "σ(g) = g on Ω, or ⟨b_L^f, b_L^g⟩ ≤ 0"
