@@ -13,6 +13,8 @@ from isthmus import FullyConnected, IsthmusError, Network
 from isthmus._cite import CITATIONS
 from isthmus.claims import CLAIMS, verify_samples
 from isthmus.claims._base import Subject, claim
+from isthmus.diagnosis import weighted_layers
+from isthmus.networks import Layer
 from isthmus.training import Phase, minimise, train_together
 
 
@@ -155,6 +157,35 @@ def test_it_is_diagnosed(trained, data):
     found = isthmus.diagnose(trained[0], *data, ridge=1e-3)
     assert [layer.name for layer in found.layers if layer.kind == "linear"] == [f"layers.{i}" for i in range(5)]
     assert found.whole["parameters"] == sum(p.numel() for p in trained[0].parameters())
+
+
+class Halved(Layer):
+    """x ↦ 2Vx + c: the parameter is half of the matrix."""
+
+    kind = "halved layer"
+    reading = "the parameter doubled"
+
+    def __init__(self, width):
+        super().__init__()
+        self.V = nn.Parameter(torch.eye(width) / 2)
+        self.c = nn.Parameter(torch.zeros(width))
+
+    def forward(self, X):
+        return X @ (2 * self.V).mT + self.c
+
+    def as_printed(self, name):
+        return 2 * self.get_parameter(name)
+
+
+def test_a_layer_of_its_own_says_what_is_shown_of_it():
+    module = nn.Sequential(nn.Linear(3, 4), Halved(4), nn.Linear(4, 2))
+    X = torch.randn(30, 3, generator=torch.Generator().manual_seed(4))
+    found = isthmus.diagnose(module, X).layers
+    assert [layer.kind for layer in found] == ["linear", "halved layer", "linear"]
+    (part,) = weighted_layers(module)[1].parts
+    assert (part.name, part.how) == ("V", Halved.reading)
+    assert torch.equal(part.matrix(), torch.eye(4, dtype=torch.float64))
+    assert found[1].weights[0].spectrum.values == pytest.approx([1.0] * 4)
 
 
 def test_what_is_claimed_of_others_does_not_apply_to_it(trained, data):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from isthmus._checks import fail
 from isthmus.measures._frequencies import FrequencySpectrum, filter_spectra, paired_frequencies
 from isthmus.measures._spectra import EXACT_UP_TO, LargeSpectrum, Operator, large_spectrum
-from isthmus.networks import LeakyStep
+from isthmus.networks import Layer
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class WeightedLayer:
         In ``named_modules``; empty for the module itself.
     kind : str
         ``"linear"``, ``"convolution"``, ``"transposed convolution"``, ``"embedding"``, ``"attention"``,
-        ``"recurrent"``, ``"bilinear"``, ``"leaky step"``, ``"norm"`` or ``"parameters"`` (those of a module of another
-        type).
+        ``"recurrent"``, ``"bilinear"``, ``"norm"``, what a :class:`~isthmus.networks.Layer` says (``"leaky step"``), or
+        ``"parameters"`` (those of a module of another type).
     type_name : str
         The class.
     layout : {"channels-first", "last"}
@@ -161,7 +160,6 @@ KINDS: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
     ("embedding", (nn.Embedding, nn.EmbeddingBag)),
     ("bilinear", (nn.Bilinear,)),
     ("linear", (nn.Linear,)),
-    ("leaky step", (LeakyStep,)),
 )
 
 GATES = {4: ("i", "f", "g", "o"), 3: ("r", "z", "n"), 1: ("h",)}
@@ -216,7 +214,9 @@ class WeightPart:
 
 
 def kind_of(module: nn.Module) -> str:
-    """The kind of a module that owns parameters: one of the names of ``KINDS``, or ``"parameters"``."""
+    """The kind of a module that owns parameters: its own word, one of the names of ``KINDS``, or ``"parameters"``."""
+    if isinstance(module, Layer):
+        return module.kind
     return next((kind for kind, types in KINDS if isinstance(module, types)), "parameters")
 
 
@@ -243,12 +243,13 @@ def parts_of(module: nn.Module, name: str, tensor_name: str) -> Iterator[WeightP
     if not dims:
         if problem and tensor_name.startswith("weight"):
             yield WeightPart(name, "weight", (), "not initialised", lambda: tensor, problem)
+    elif isinstance(module, Layer):
+        if len(dims) == 2:
+            yield part("weight" if tensor_name == "weight" else "parameter matrix", module.reading, whole)
     elif kind == "norm":
         return
     elif tensor_name == "weight" and kind in ("linear", "embedding"):
         yield part("weight" if kind == "linear" else "table of embeddings", "as it is", whole)
-    elif tensor_name == "weight" and kind == "leaky step":
-        yield part("weight", "the parameter √ρ·W divided by √ρ, its bias left out", whole)
     elif tensor_name == "weight" and kind == "bilinear":
         yield part("weight", "flattened to (out, in1·in2)", lambda W: W.flatten(1))
     elif tensor_name == "weight" and isinstance(module, _ConvNd):
@@ -481,9 +482,8 @@ def effective(module: nn.Module, name: str) -> Tensor:
         with _in_evaluation_mode(module.get_submodule("parametrizations")):
             return getattr(module, name).detach()
     tensor = getattr(module, name)
-    printed: Any = getattr(module, "as_printed", None)
-    if printed is not None:
-        return printed(name).detach()
+    if isinstance(module, Layer):
+        return module.as_printed(name).detach()
     return tensor if is_lazy(tensor) else tensor.detach()
 
 

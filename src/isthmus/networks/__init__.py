@@ -4,7 +4,7 @@ from isthmus.networks._convolutional import ConvolutionalNet, ConvolutionalTrace
 from isthmus.networks._fully_connected import FullyConnected
 from isthmus.networks._kernel_ridge import KernelRidge
 from isthmus.networks._leaky_resnet import LeakyResNet, LeakyStep
-from isthmus.networks._network import Network
+from isthmus.networks._network import Layer, Network
 from isthmus.networks._reading import from_torch
 from isthmus.networks._standardized import Standardized
 
@@ -13,6 +13,7 @@ __all__ = [
     "ConvolutionalTrace",
     "FullyConnected",
     "KernelRidge",
+    "Layer",
     "LeakyResNet",
     "LeakyStep",
     "Network",

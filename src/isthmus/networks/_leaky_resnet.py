@@ -20,7 +20,7 @@ from isthmus.measures._identity_cost import GAMMA_SHARE
 from isthmus.measures._mechanics import TOLERANCE
 from isthmus.networks._direct import Direct, Shares, activate_, add_product, multiply, pull_back_
 from isthmus.networks._metric import KroneckerMetric, Slot
-from isthmus.networks._network import Network
+from isthmus.networks._network import Layer, Network
 from isthmus.trace import LeakyTrace, activate, activation_derivative
 
 MAX_WIDTH = 2**20
@@ -38,12 +38,14 @@ SMALL = 0.02
 ADAPT_ROWS = 1000
 
 
-class LeakyStep(nn.Module):
+class LeakyStep(Layer):
     """One step α ↦ (1 − ρL̃)α + ρ(Wσ(α) + b), with parameters ``weight`` = √ρ·W and ``bias`` = √ρ·b.
 
     So parametrised, plain weight decay on the parameters is the regulariser Σρ‖W‖² of the papers, whatever the steps.
     """
 
+    kind: ClassVar[str] = "leaky step"
+    reading: ClassVar[str] = "the parameter √ρ·W divided by √ρ, its bias left out"
     rho: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor | None, rho: float, effective_depth: float, slope: float) -> None:

@@ -180,6 +180,25 @@ class Network(nn.Module, Hooks, ABC):
         """Fail unless the values of a file are possible, as far as their shapes do not tell."""
 
 
+class Layer(nn.Module):
+    """A layer that PyTorch does not have: what a diagnosis calls it and shows of its parameters.
+
+    Attributes
+    ----------
+    kind : str
+        What it is, in the tables of layers.
+    reading : str
+        How the matrices that are shown come from its parameters.
+    """
+
+    kind: ClassVar[str] = "parameters"
+    reading: ClassVar[str] = "as it is"
+
+    def as_printed(self, name: str) -> Tensor:
+        """The parameter ``name`` as it is shown and measured."""
+        return self.get_parameter(name)
+
+
 class _Module(Hooks):
     """Any module, with the hooks of none."""
 
