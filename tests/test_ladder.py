@@ -9,9 +9,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import isthmus
-from isthmus import networks
+from isthmus import Network, networks
+from isthmus.networks import Layer
 
 ROOT = Path(isthmus.__file__).parent
 
@@ -184,37 +186,158 @@ def test_the_face_is_light():
     assert done.returncode == 0, done.stderr
 
 
-def families_asked_for(source: str, families: set[str]) -> list[str]:
-    """Names of network families that ``source`` compares types with."""
+#: Every class of networks, and of layers that only one of them has.
+FAMILIES = {
+    name
+    for name, one in vars(networks).items()
+    if name in networks.__all__ and isinstance(one, type) and issubclass(one, nn.Module) and one not in (Network, Layer)
+}
+#: What a family is called: comparing with these is asking, too.
+WORDS = FAMILIES | {getattr(networks, name).kind for name in FAMILIES if hasattr(getattr(networks, name), "kind")}
+
+
+def mentioned(node: ast.AST) -> set[str]:
+    """Names in an expression, other than those that it calls: a network is not its class."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    parts = [*node.args, *node.keywords] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+    own = {node.attr} & FAMILIES if isinstance(node, ast.Attribute) else set()
+    return own.union(*map(mentioned, parts))
+
+
+def bindings(tree: ast.AST) -> list[tuple[set[str], set[str]]]:
+    """(Names, names in their value) of everything that names a value: constants, loops, defaults of arguments."""
+    found: list[tuple[ast.AST, ast.AST]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            found += [(target, node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            found.append((node.target, node.value))
+        elif isinstance(node, ast.For | ast.comprehension):
+            found.append((node.target, node.iter))
+        elif isinstance(node, ast.arguments):
+            found += zip([*node.posonlyargs, *node.args][::-1], node.defaults[::-1])
+            found += [(one, value) for one, value in zip(node.kwonlyargs, node.kw_defaults) if value is not None]
+    return [(bound_by(target), mentioned(value)) for target, value in found]
+
+
+def bound_by(target: ast.AST) -> set[str]:
+    """Names that an assignment to ``target`` binds: none for ``self.x`` and ``x[0]``."""
+    stored = {part.id for part in ast.walk(target) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return stored | ({target.arg} if isinstance(target, ast.arg) else set())
+
+
+def holders(sources: dict[str, ast.AST]) -> dict[str, set[str]]:
+    """For each module the names that stand for a family or hold one, whether bound there or in another module."""
+    bound = {name: bindings(tree) for name, tree in sources.items()}
+    imported = {
+        name: [
+            (node.module or "", alias.name, alias.asname or alias.name)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        ]
+        for name, tree in sources.items()
+    }
+    held = {name: set(FAMILIES) for name in sources}
+    before = 0
+    while (size := sum(map(len, held.values()))) > before:
+        before = size
+        for name, names in held.items():
+            for there, old, new in imported[name]:
+                if old in held.get(there, FAMILIES):
+                    names.add(new)
+            for targets, values in bound[name]:
+                if values & names:
+                    names |= targets
+    return held
+
+
+def families_asked_for(sources: dict[str, str]) -> list[str]:
+    """Places, "module:line", where a module finds out which family a network is of: by its type, or by its name."""
+    trees: dict[str, ast.AST] = {name: ast.parse(source) for name, source in sources.items()}
     found = []
-    for node in ast.walk(ast.parse(source)):
-        asked = []
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in ("isinstance", "issubclass")
-        ):
-            asked = node.args[1:]
-        elif isinstance(node, ast.Compare) and any(isinstance(op, (ast.Is, ast.IsNot, ast.In)) for op in node.ops):
-            asked = node.comparators
-        names = {part.id for one in asked for part in ast.walk(one) if isinstance(part, ast.Name)}
-        names |= {part.attr for one in asked for part in ast.walk(one) if isinstance(part, ast.Attribute)}
-        found += sorted(names & families)
+    for name, held in holders(trees).items():
+        for node in ast.walk(trees[name]):
+            asked: list[ast.AST] = []
+            words = False
+            if isinstance(node, ast.Call):
+                called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+                if called in ("isinstance", "issubclass"):
+                    asked += node.args[1:]
+                elif called == "register" and isinstance(node.func, ast.Attribute):
+                    asked += node.args
+            elif isinstance(node, ast.Compare):
+                # Whether something is None is no question of its family.
+                if not any(isinstance(one, ast.Constant) and one.value is None for one in node.comparators):
+                    asked += [node.left, *node.comparators]
+                words = any(isinstance(part, ast.Constant) and part.value in WORDS for part in ast.walk(node))
+            elif isinstance(node, ast.MatchClass):
+                asked.append(node.cls)
+            elif isinstance(node, ast.Dict):
+                asked += [key for key in node.keys if key is not None]
+            if words or any(mentioned(one) & held for one in asked):
+                found.append(f"{name}:{node.lineno}")
     return found
 
 
 def test_nobody_asks_which_family_a_network_is_of():
-    families = {"FullyConnected", "LeakyResNet", "LeakyStep", "ConvolutionalNet", "Standardized"}
-    assert families <= {*networks.__all__}
-    asked = {}
-    for path in ROOT.rglob("*.py"):
-        if path.relative_to(ROOT).parts[0] != "networks":
-            asked[path.name] = families_asked_for(path.read_text(encoding="utf-8"), families)
-    assert not any(asked.values()), {name: found for name, found in asked.items() if found}
-    for text in (
+    assert {"FullyConnected", "LeakyResNet", "LeakyStep", "ConvolutionalNet", "Standardized"} <= FAMILIES
+    sources = {name: path.read_text(encoding="utf-8") for name, path in modules()}
+    assert len(sources) == len(modules())
+    asked = families_asked_for({name: text for name, text in sources.items() if name.split(".")[1:2] != ["networks"]})
+    assert not asked, "\n".join(asked)
+    # The same check sees where a family asks it of itself.
+    assert families_asked_for({"_fully_connected": sources["isthmus.networks._fully_connected"]})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
         "isinstance(net, FullyConnected)",
-        "type(net) is nets.LeakyResNet",
         "isinstance(a, (int, Standardized))",
-    ):
-        assert families_asked_for(text, families)
-    assert not families_asked_for("FullyConnected([2, 3])", families)
+        "isinstance(a, int | networks.Standardized)",
+        "type(net) is nets.LeakyResNet",
+        "type(net) == LeakyResNet",
+        "LeakyResNet != type(net)",
+        "type(net) in (FullyConnected, LeakyResNet)",
+        "type(net) not in {FullyConnected}",
+        "type(net).__name__ == 'FullyConnected'",
+        "net.kind == 'a leaky ResNet'",
+        "kind(f) == kind(g) == FullyConnected.kind",
+        "KINDS = (FullyConnected,)\nisinstance(net, KINDS)",
+        "KINDS: tuple = (int, FullyConnected)\ndef f(net):\n    return isinstance(net, KINDS[1:])",
+        "A = (LeakyStep,)\nB = (('step', A),)\nnext(kind for kind, types in B if isinstance(net, types))",
+        "from isthmus.networks import FullyConnected as Plain\nisinstance(net, Plain)",
+        "def f(net, family=FullyConnected):\n    return isinstance(net, family)",
+        "for family in [FullyConnected]:\n    type(net) is family",
+        "{FullyConnected: 1}[type(net)]",
+        "match net:\n    case FullyConnected():\n        pass",
+        "@size.register(FullyConnected)\ndef f(net): ...",
+    ],
+)
+def test_asking_for_a_family_is_seen(source):
+    assert families_asked_for({"one": source})
+
+
+def test_asking_through_a_constant_of_another_module_is_seen():
+    constants = "KINDS = {'plain': FullyConnected}"
+    through = {"a": constants, "b": "from a import KINDS as K", "c": "from b import K\nisinstance(net, K['plain'])"}
+    assert families_asked_for(through) == ["c:2"]
+    # Of equal names none hides another.
+    assert families_asked_for({"x._same": "isinstance(net, FullyConnected)", "y._same": ""}) == ["x._same:1"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "FullyConnected([2, 3])",
+        "isinstance(net, Network)",
+        "net = FullyConnected.from_weights(Ws)\nif net is other or net == None: pass",
+        "def f(net: FullyConnected | LeakyResNet) -> FullyConnected: return net",
+        "KINDS = (FullyConnected,)\n[kind([2, 3]) for kind in KINDS]",
+        "claim('C-1', about=LeakyResNet.kind)",
+    ],
+)
+def test_making_and_naming_a_family_is_not_asking_for_it(source):
+    assert not families_asked_for({"one": source})
