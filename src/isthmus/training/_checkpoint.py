@@ -63,12 +63,12 @@ class Checkpoints:
             try:
                 tensors, metadata = files.read_tensors(path)
                 numbers = json.loads(metadata["numbers"])
-                count, identity_of_training = int(metadata["count"]), metadata["fingerprint"]
+                count, identity = int(metadata["count"]), metadata["fingerprint"]
             except (FileFormatError, KeyError, ValueError):
                 # Damaged (a disk, not us: writes are atomic): the other file stands in.
                 damaged.append(name)
                 continue
-            if identity_of_training != self.fingerprint:
+            if identity != self.fingerprint:
                 fail(
                     "train",
                     "the checkpoint must be of the same data, network and settings",
