@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isthmus import LeakyResNet, mechanics, ridge_from
-from isthmus.measures import momenta, on_kinks, resolved_momenta
+from isthmus.measures import momenta, stationarity
 from isthmus.networks._leaky_resnet import LeakyMetric
 from isthmus.networks._network import hooks_of
 from isthmus.training import Phase, default_plan
@@ -208,21 +208,18 @@ def test_training_ends_critical_with_a_bottleneck(trained):
     assert middle[1] > 0.7 and middle[4] < 0.2
 
 
-def test_resolved_momenta_differ_only_at_kinks(trained):
+def test_the_residual_is_that_of_the_certificate(trained):
     net, X, Y, ridge, _ = trained
-    trace = net.trace(X)
-    lam = 2 * 4.0 * ridge
-    plain = momenta(trace, Y, lam)
-    same = resolved_momenta(trace, Y, lam, tolerance=0.0)
-    exact = sum(int(on_kinks(trace, ell, 0.0).sum()) for ell in range(trace.depth + 1))
-    if exact == 0:
-        for a, b in zip(plain, same):
-            assert_close(a, b)
-    # From the outputs on, the first layer where anything may be chosen is the last before them.
-    chosen = resolved_momenta(trace, Y, lam, tolerance=1e-2)
+    found = stationarity(net, X, Y, ridge=ridge, kink_tolerance=1e-3)
+    resolved = mechanics(net, X, Y, ridge=ridge, kinks=1e-3)
+    assert resolved.residual == pytest.approx(found.residual, rel=1e-6)
+    trace, lam = net.trace(X), 2 * 4.0 * ridge
+    # Off kinks the derivatives are those of autograd: nothing else is chosen.
+    for z, D in zip(trace.representations, found.derivatives):
+        off = z.abs() > 1e-3 * z.square().mean().sqrt()
+        assert torch.equal(D[off], (z[off] > 0).to(D))
+    plain, chosen = momenta(trace, Y, lam), momenta(trace, Y, lam, derivatives=found.derivatives)
     assert_close(chosen[-1], plain[-1])
-    off = (chosen[-2] - plain[-2]).abs() > 1e-12
-    assert not bool((off & ~on_kinks(trace, trace.depth - 1, 1e-2)).any())
 
 
 def test_a_kink_is_resolved_by_an_admissible_derivative():
@@ -247,7 +244,9 @@ def test_a_kink_is_resolved_by_an_admissible_derivative():
     Y = (A2 + 0.5 * lam * 4 * B2).mT
     net = LeakyResNet.from_weights([W1, W2], rho, effective_depth=L_tilde)
     trace = net.trace(A0.mT)
-    found = resolved_momenta(trace, Y, lam)
-    assert_close(found[1], B1, rtol=1e-4, atol=1e-6, reason="sixty steps of a projected gradient method")
+    chosen = stationarity(net, A0.mT, Y, ridge=0.5 * lam / L_tilde, kink_tolerance=1e-3).derivatives
+    found = momenta(trace, Y, lam, derivatives=chosen)
+    assert_close(chosen[1][1, 0], torch.tensor(0.3, dtype=torch.float64), rtol=1e-3, reason="the second step moves too")
+    assert_close(found[1], B1, rtol=1e-3, atol=1e-6, reason="the second step moves too")
     plain = momenta(trace, Y, lam)
     assert float((plain[1] - B1).norm() / B1.norm()) > 1e-2

@@ -42,8 +42,6 @@ from isthmus.measures._mechanics import (
     lagrangian_weights,
     mechanics,
     momenta,
-    on_kinks,
-    resolved_momenta,
     step_energies,
 )
 from isthmus.measures._norms import Balance, Norms, balance, parameter_norms
@@ -90,6 +88,7 @@ from isthmus.measures._spectra import (
     stable_rank,
     weight_spectra,
 )
+from isthmus.measures._stationarity import Stationarity, stationarity
 from isthmus.measures._topology import Topology, tripoints
 from isthmus.measures._tsp import PathLength, diameter, path_lower_bound, path_upper_bound, shortest_path
 
@@ -122,6 +121,7 @@ __all__ = [
     "Positivity",
     "Reading",
     "SigmaRank",
+    "Stationarity",
     "StepEnergies",
     "Topology",
     "TraceEstimate",
@@ -175,7 +175,6 @@ __all__ = [
     "ntk_top_eigenvalue",
     "ntk_trace",
     "numerical_rank",
-    "on_kinks",
     "orbit_distance",
     "parameter_norms",
     "participation_ratio",
@@ -190,7 +189,6 @@ __all__ = [
     "representation_loss",
     "representation_spectra",
     "representations",
-    "resolved_momenta",
     "rotations_about",
     "schatten",
     "shortest_path",
@@ -198,6 +196,7 @@ __all__ = [
     "sigma_rank_bounds",
     "singular_values",
     "stable_rank",
+    "stationarity",
     "stationarity_of_representations",
     "step_energies",
     "tangent_defect",

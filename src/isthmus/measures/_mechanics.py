@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from isthmus._html import badge, card, heading, number, table, told
 from isthmus._strict_json import dumps
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.measures._identity_cost import GAMMA_SHARE, KernelNorm, fewer_columns, identity_cost_bounds
+from isthmus.measures._stationarity import stationarity
 from isthmus.objective import LOSSES, class_indices, cost
 from isthmus.trace import LeakyTrace, activate, activation_derivative, with_ones
 
@@ -304,7 +306,15 @@ def last_momentum(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse"
 
 
 @cites("hamiltonian2024", "§1.5, B_p", ids=("Q-energy",))
-def momenta(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", samples: int | None = None) -> list[Tensor]:
+def momenta(
+    trace: LeakyTrace,
+    Y: Tensor,
+    lam: float,
+    *,
+    loss: str = "mse",
+    samples: int | None = None,
+    derivatives: Sequence[Tensor] | None = None,
+) -> list[Tensor]:
     """B_ℓ = −(1/λ)∂C/∂A_ℓ, ℓ = 0 … L, each (w, N): one backward pass along the path.
 
     B_{ℓ-1} = (1 − ρ_ℓL̃)B_ℓ + ρ_ℓ σ̇(A_{ℓ-1}) ⊙ (W_ℓᵀB_ℓ), the last row of W_ℓᵀ (the bias) left out.
@@ -317,6 +327,9 @@ def momenta(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", samp
         λ > 0 of the paper: 2L̃ times our ridge.
     samples : int, optional
         N in the cost, when ``trace`` holds only part of the samples.
+    derivatives : sequence of Tensor (N, w), optional
+        D ∈ [0, 1] of every entry of A_0 … A_{L-1}, with σ̇ = a + (1 − a)D: at kinks another choice than PyTorch's, as
+        :func:`~isthmus.measures.stationarity` makes it.
     """
     B = last_momentum(trace, Y, lam, loss=loss, samples=samples)
     Bs = [B]
@@ -324,7 +337,11 @@ def momenta(trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", samp
     for ell in range(trace.depth, 0, -1):
         rho = float(trace.rho[ell - 1])
         pulled = trace.Ws[ell - 1][:, :width].mT @ B
-        B = (1.0 - rho * L_tilde) * B + rho * activation_derivative(trace.A(ell - 1), trace.slope) * pulled
+        if derivatives is None or trace.slope == 1.0:
+            slopes = activation_derivative(trace.A(ell - 1), trace.slope)
+        else:
+            slopes = trace.slope + (1.0 - trace.slope) * derivatives[ell - 1].mT
+        B = (1.0 - rho * L_tilde) * B + rho * slopes * pulled
         Bs.append(B)
     return Bs[::-1]
 
@@ -420,79 +437,6 @@ def lagrangian_weights(trace: LeakyTrace, ell: int) -> Tensor:
     return KernelNorm(trace.sigma_A(ell - 1), eps=trace.source_eps).weights(moved)
 
 
-# ---- Momenta at a minimum that sits on kinks: which of the admissible derivatives of σ balance the weights best?
-
-
-#: Steps of the accelerated projected gradient method, at every layer.
-ITERATIONS = 60
-
-
-def on_kinks(trace: LeakyTrace, ell: int, tolerance: float) -> Tensor:
-    """Entries of A_ℓ within ``tolerance`` times its root mean square of 0, a mask (w, N)."""
-    A = trace.A(ell)
-    return A.abs() <= tolerance * A.square().mean().sqrt()
-
-
-@cites("hamiltonian2024", "§1.5, at kinks", ids=("Q-energy",))
-@torch.no_grad()
-def resolved_momenta(
-    trace: LeakyTrace, Y: Tensor, lam: float, *, loss: str = "mse", tolerance: float = 1e-3
-) -> list[Tensor]:
-    """Momenta B_0 … B_L with the derivatives σ̇ ∈ [a, 1] at kinks that bring W_ℓ and L̃B_ℓσ(A_{ℓ-1})ᵀ closest.
-
-    Layer by layer from the outputs: σ̇(A_{ℓ-1}) at its kinks enters B_{ℓ-1} linearly, and is chosen by least squares in
-    the box to bring L̃B_{ℓ-1}σ(A_{ℓ-2})ᵀ closest to W_{ℓ-1}. Elsewhere nothing is chosen. A greedy choice, not the best;
-    and entries choose for themselves, which allows more than Clarke's subdifferential does: a small residual is
-    evidence of criticality, no bound of a distance (docs/notes/criticality.md).
-
-    Parameters
-    ----------
-    trace, Y, lam, loss
-        As for :func:`~isthmus.measures.momenta`.
-    tolerance : float, default 1e-3
-        How near 0, in units of the root mean square of A_ℓ, an entry counts as on its kink.
-    """
-    check_number("resolved_momenta", "tolerance", tolerance, low=0.0)
-    L_tilde, width = trace.effective_depth, trace.width
-    B = last_momentum(trace, Y, lam, loss=loss)
-    Bs = [B]
-    for ell in range(trace.depth, 0, -1):
-        rho = float(trace.rho[ell - 1])
-        kept, pulled = (1.0 - rho * L_tilde) * B, rho * (trace.Ws[ell - 1][:, :width].mT @ B)
-        derivative = activation_derivative(trace.A(ell - 1), trace.slope)
-        free = on_kinks(trace, ell - 1, tolerance)
-        if ell > 1 and bool(free.any()):
-            S = trace.sigma_A(ell - 2)
-            derivative = _choose(derivative, free, kept, pulled, trace.Ws[ell - 2] / L_tilde, S, trace.slope)
-        B = kept + derivative * pulled
-        Bs.append(B)
-    return Bs[::-1]
-
-
-def _choose(
-    derivative: Tensor, free: Tensor, kept: Tensor, pulled: Tensor, W: Tensor, S: Tensor, slope: float
-) -> Tensor:
-    """T ∈ [a, 1] on ``free`` with ‖W − (kept + T⊙pulled)Sᵀ‖ least: rows are separate problems."""
-    low, high = min(slope, 1.0), 1.0
-    pull = torch.where(free, pulled, torch.zeros_like(pulled))
-    # Largest curvature of each row's problem.
-    bound = float(torch.linalg.matrix_norm(S, 2)) ** 2 * pull.square().amax(1, keepdim=True)
-    rate = torch.where(bound > 0, 1.0 / bound.clamp_min(1e-300), torch.zeros_like(bound))
-    T = torch.where(free, torch.full_like(derivative, 0.5 * (low + high)), derivative)
-    ahead, age = T, 1.0
-    for _ in range(ITERATIONS):
-        off = W - (kept + ahead * pulled) @ S.mT
-        moved = torch.where(free, (ahead + rate * pull * (off @ S)).clamp(low, high), derivative)
-        older, age = age, 0.5 * (1.0 + (1.0 + 4.0 * age**2) ** 0.5)
-        ahead, T = moved + (older - 1.0) / age * (moved - T), moved
-
-    def distance(choice: Tensor) -> float:
-        return float((W - (kept + choice * pulled) @ S.mT).norm())
-
-    # Never worse than PyTorch's own choice.
-    return T if distance(T) <= distance(derivative) else derivative
-
-
 # ---- The mechanics of a leaky ResNet on data: energies, Hamiltonian, momenta and criticality, step by step
 
 
@@ -530,8 +474,9 @@ def mechanics(
     tolerance : float, default 0.05
         Relative residual and relative spread of 𝓗 up to which ``state`` is ``"conserved"``.
     kinks : float, default 0
-        Above 0, momenta are :func:`~isthmus.measures.resolved_momenta` with this tolerance: at a minimum on kinks the
-        plain gradient does not vanish. Needs all samples in memory at once. ``residual_plain`` keeps the other.
+        Above 0, the derivatives at entries within this share of their layer's scale of a kink are those of
+        :func:`~isthmus.measures.stationarity`, and the residual is its: at a minimum on kinks the plain gradient does
+        not vanish. Needs all representations in memory at once. ``residual_plain`` keeps the other.
     batch_size : int, optional
         Samples at a time; by default as many as fit in a few hundred megabytes. The result does not depend on it.
 
@@ -588,10 +533,13 @@ def mechanics(
     for part, answers in zip(inputs.split(rows), targets.split(rows)):
         trace = net.trace(part)
         plain = momenta(trace, answers, lam, loss=loss, samples=len(inputs))
-        if kinks > 0.0:
-            sums.add(trace, resolved_momenta(trace, answers, lam, loss=loss, tolerance=kinks), plain)
-        else:
-            sums.add(trace, plain, plain)
+        chosen = plain
+        if kinks > 0.0 and all(bool(B.isfinite().all()) for B in plain):
+            # Of all weights, whether they were trained or not.
+            free = copy.deepcopy(net).requires_grad_()
+            found = stationarity(free, inputs, targets, ridge=ridge, loss=loss, kink_tolerance=kinks, hessian=False)
+            chosen = momenta(trace, answers, lam, loss=loss, derivatives=found.derivatives)
+        sums.add(trace, chosen, plain)
     if not sums.finite:
         why = "squares of weights, representations or momenta overflow: there are no energies"
         return Mechanics("not applicable", why, L_tilde, ridge, gamma_share, tolerance, len(inputs), None, kinks)
