@@ -223,7 +223,7 @@ def to_convergence(setting: Setting, threads: int) -> dict[str, Any]:
         return {
             "seconds_each": taken / count,
             "steps": sum(r.steps for r in results),
-            "converged": sum(r.state == "converged" for r in results),
+            "converged": sum(r.at_rest for r in results),
             "losses": [r.loss for r in results],
             "ranks": [int((s > THRESHOLD).sum()) for s in spectra],
         }

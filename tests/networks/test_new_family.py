@@ -98,7 +98,7 @@ def trained(data):
 def test_it_is_trained_by_the_plan_that_all_networks_follow(trained):
     net, result = trained
     assert result.network is net
-    assert result.state in ("converged", "budget") and result.cost < 0.1
+    assert result.state in ("stationary", "flat", "budget") and result.cost < 0.1
     assert {"scale", "adam", "lbfgs"} == {phase["method"] for phase in result.settings["phases"]}
 
 

@@ -133,7 +133,7 @@ def test_a_finished_training_is_not_repeated(tmp_path):
     assert same_bits(first, second)
     assert calls == []
     assert (a.state, a.reason, a.steps, a.loss, a.criteria) == (b.state, b.reason, b.steps, b.loss, b.criteria)
-    assert a.state == "converged"
+    assert a.at_rest
     for key, values in a.history.items():
         assert values.tolist() == b.history[key].tolist()
 

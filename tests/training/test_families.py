@@ -187,7 +187,7 @@ def test_slopes_by_layer_train_to_convergence():
     assert isinstance(net.metric("mse"), ChainMetric)
     assert not net.can_narrow()
     result = train(net, X, Y, ridge=3e-2)
-    assert result.state == "converged"
+    assert result.at_rest
     assert result.criteria.balance < 1e-2
     assert result.loss < 0.5 * float((Y - Y.mean(0)).square().sum(1).mean())
     assert_close(result.loss, float(by_hand(net, X, Y, 3e-2, "mse").detach()))
@@ -205,7 +205,7 @@ def test_linear_neurons_train_by_autograd():
     gradient = torch.autograd.grad(expected, list(net.parameters()))
     assert_close(value.gradient, torch.cat([g.reshape(-1) for g in gradient]))
     result = train(net, X, Y, ridge=1e-2)
-    assert result.state == "converged"
+    assert result.at_rest
     assert result.criteria.balance < 1e-2 and result.criteria.gradient < 0.5
     assert result.loss < 0.5 * float((Y - Y.mean(0)).square().sum(1).mean())
     assert net.linear == (2, 0, 8)

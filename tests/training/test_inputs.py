@@ -109,7 +109,7 @@ def test_cross_entropy_converges_with_the_default_plan(soft):
     targets = 0.8 * torch.eye(3, dtype=torch.float64)[labels] + 0.2 / 3 if soft else labels
     net = network()
     result = train(net, X, targets, loss="cross_entropy", ridge=1e-2)
-    assert result.state == "converged"
+    assert result.at_rest
     with torch.no_grad():
         assert float((net(X).argmax(1) == labels).double().mean()) > 0.85
 

@@ -61,7 +61,7 @@ def learned(net):
 )
 def test_norm_and_loss_at_the_closed_form(L, singular, ridge, bias):
     net, result = trained(singular, L, ridge, bias=bias)
-    assert result.state == "converged"
+    assert result.at_rest
     s = learned(net)
     predicted = L * float((s ** (2 / L)).sum())
     reason = "the gate: 1 %"
@@ -76,7 +76,7 @@ def test_norm_and_loss_at_the_closed_form(L, singular, ridge, bias):
 
 def test_float32_reaches_the_same():
     net, result = trained((2.0, 1.0), 3, 1e-2, dtype=torch.float32)
-    assert result.state == "converged"
+    assert result.at_rest
     assert net.weights[0].dtype == torch.float32
     s = learned(net)
     # Singular values at the floor of float32 count with their power 2/3, as they do in the norm.
@@ -87,7 +87,7 @@ def test_too_large_a_ridge_gives_zero():
     """Past a threshold the best s jumps to 0: known truth for the zero solution."""
     assert scalar_minimum(1.0, 1.0, 3)[1] == 0.0
     net, result = trained((1.0, 0.8), 3, 1.0)
-    assert result.state == "converged"
+    assert result.at_rest
     assert_close(result.loss, 1.0 + 0.64)
     assert result.norm < 1e-10
 

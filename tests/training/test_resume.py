@@ -119,7 +119,7 @@ def test_after_interruptions(name, how, tmp_path):
             states.append("raised")
             continue
         states.append(result.state)
-        if result.state == "converged" or (result.state == "budget" and "max_seconds" not in result.reason):
+        if result.at_rest or (result.state == "budget" and "max_seconds" not in result.reason):
             break
     assert set(states[:-1]) == {{"time": "budget", "callback": "interrupted", "ctrl-c": "raised"}[how]}
     assert len(states) > 1

@@ -74,7 +74,7 @@ def quasi_newton_fit(
 
     result = _train(net, X, Y, ridge, phases, seed, rested, loss)
     rest = _rest(losses)
-    state = "at rest" if result.state == "converged" or rest <= REST else "falling"
+    state = "at rest" if result.at_rest or rest <= REST else "falling"
     state = "diverged" if result.state == "diverged" else state
     return Fit(net, result.cost / scale, result.loss / scale, result.norm, rest, state)
 

@@ -64,7 +64,7 @@ def _measured(found: Discovery) -> dict[str, Any]:
         at = int(np.flatnonzero(profile.ranks == found.rank)[0])
         scalars |= {name: float(getattr(profile, name)[at]) for name in ("norm", "loss", "cost")}
         state = profile.states[at]
-        scalars["training"] = {"at rest": "converged", "falling": "budget"}.get(state, state)
+        scalars["training"] = {"at rest": "flat", "falling": "budget"}.get(state, state)
         scalars["converged"] = state == "at rest"
     return plain_scalars(scalars)
 

@@ -206,7 +206,8 @@ class Experiment(ABC):
         """Scalars of a Run for tables and phase diagrams, from the arrays alone.
 
         Standard names where they apply: ``rank``, ``norm`` (‖θ‖²), ``loss``, ``cost``, ``converged``, ``training``
-        (``"converged"``, ``"budget"`` or ``"diverged"``). By default every array of one element under its own name.
+        (``"stationary"``, ``"flat"``, ``"budget"`` or ``"diverged"``). By default every array of one element under its
+        own name.
         """
         return {name: value.item() for name, value in arrays.items() if value.size == 1}
 

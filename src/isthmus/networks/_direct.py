@@ -23,6 +23,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from isthmus._activations import Rounding
 from isthmus.objective import cost
 
 # In place and in one pass, which no public function does; the derivative at 0 is that below 0, as in autograd.
@@ -210,6 +211,8 @@ class Direct(ABC):
         self.memory = [self.take_memory(width) for _ in range(2)]
         self.outputs = self.squares = self.divided = self.like
         self.factors: dict[tuple[float, int], Tensor] = {}
+        #: What stands in the place of the kinks of each activation; None where they are left.
+        self.rounded: list[Rounding | None] = []
         self.seen: Tensor | None = None
         self.shares = Shares([], 1)
 
@@ -221,6 +224,22 @@ class Direct(ABC):
     @abstractmethod
     def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """These are the parameters, and where their gradients go: views into flat vectors."""
+
+    def round_off(self, slopes: Sequence[float], rounded: Sequence[Rounding]) -> None:
+        """Round off the kinks of the activations of these slopes, of which those that have kinks are given; or none."""
+        given = iter(rounded)
+        self.rounded = [self._filled(next(given)) if rounded and a != 1.0 else None for a in slopes]
+
+    def _filled(self, rounding: Rounding) -> Rounding:
+        """With rows for those of zeros that fill up the last block."""
+        missing = 0 if rounding.centres is None else self.room - len(rounding.centres)
+        if not missing or rounding.centres is None:
+            return rounding
+        return Rounding(rounding.band, torch.nn.functional.pad(rounding.centres, (0, 0, 0, missing), value=-1.0))
+
+    @abstractmethod
+    def set_rounding(self, rounded: Sequence[Rounding]) -> None:
+        """Round off the kinks, in the order of the forward pass; with none, no more."""
 
     def of_first(self, networks: int, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> Self:
         """The same for fewer networks, in the same memory."""
@@ -308,17 +327,35 @@ class Direct(ABC):
         return self.factors[share, count]
 
 
-def activate_(Z: Tensor, slope: float) -> None:
-    """σ_a in place."""
-    if slope == 0.0:
+def activate_(Z: Tensor, slope: float, rounding: Rounding | None = None) -> None:
+    """σ_a in place, or what stands in its place where kinks are rounded off."""
+    if rounding is not None:
+        h = rounding.band
+        below = slope * Z if slope != 0.0 else None
+        Z.add_(rounding.shift).add_(h).clamp_min_(0.0)
+        inside = Z.clamp_max(2.0 * h)
+        Z.sub_(inside).addcmul_(inside, inside, value=1.0 / (4.0 * h)).sub_(rounding.offset)
+        if below is not None:
+            Z.mul_(1.0 - slope).add_(below)
+    elif slope == 0.0:
         Z.relu_()
     elif slope != 1.0:
         torch.nn.functional.leaky_relu_(Z, slope)
 
 
-def pull_back_(G: Tensor, activations: Tensor, slope: float) -> None:
-    """G∘σ̇_a in place, read off the activations: for 0 ≤ a their sign tells that of what they come from."""
-    if slope == 0.0:
+def pull_back_(G: Tensor, activations: Tensor, slope: float, rounding: Rounding | None = None) -> None:
+    """G∘σ̇_a in place, read off the activations: for 0 ≤ a < 1 they tell what they come from.
+
+    Where u = z + shift is within the band, with D = (u + h)/2h, activation + a·shift + (1 − a)·offset is
+    (1 − a)hD² + 2ahD − ah, and ((1 − a)D + a)² = a² + (1 − a)(that/h + a): the slope squared. Beyond, the right side is
+    above 1 or below a².
+    """
+    if rounding is not None:
+        D = (activations + slope * rounding.shift + (1.0 - slope) * rounding.offset) / rounding.band
+        if slope != 0.0:
+            D.add_(slope).mul_(1.0 - slope).add_(slope**2)
+        G.mul_(D.clamp_min_(slope**2).sqrt_().clamp_max_(1.0))
+    elif slope == 0.0:
         _relu_backward(G, activations, 0.0, grad_input=G)
     elif slope != 1.0:
         _leaky_backward(G, activations, slope, True, grad_input=G)

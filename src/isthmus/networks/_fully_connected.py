@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from isthmus._activations import Rounding
 from isthmus._checks import as_matrix, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
@@ -575,7 +576,12 @@ class DirectChain(Direct):
         # Two are enough on the way back; so they stay in the cache.
         widest = max(self.dims[1:-1], default=0)
         self.cotangents = [self.take_memory(widest) for _ in range(2)]
+        self.set_rounding(())
         self.bind(values, gradients)
+
+    def set_rounding(self, rounded: Sequence[Rounding]) -> None:
+        """One for each hidden layer that is not linear."""
+        self.round_off(self.slopes, rounded)
 
     def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """W_1 … W_L, b_1 … b_L."""
@@ -614,7 +620,7 @@ class DirectChain(Direct):
             else:
                 multiply(A, W, Z)
             if index < len(self.slopes):
-                activate_(self.activations[index], self.slopes[index])
+                activate_(self.activations[index], self.slopes[index], self.rounded[index])
 
     def _add_bias_gradient(self, into: Tensor, G: Tensor, beta: float) -> None:
         """Sums over rows: as a product, which for many networks of some size is slower."""
@@ -635,7 +641,7 @@ class DirectChain(Direct):
             if index:
                 whole, divided, across = self.pulled[index - 1]
                 G = multiply(G, self.Ws[index], divided)
-                pull_back_(whole, self.activations[index - 1], self.slopes[index - 1])
+                pull_back_(whole, self.activations[index - 1], self.slopes[index - 1], self.rounded[index - 1])
 
 
 class ChainMetric(KroneckerMetric):

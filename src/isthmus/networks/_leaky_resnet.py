@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from isthmus._activations import Rounding
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError, IsthmusError, NumericalWarning
@@ -603,7 +604,12 @@ class DirectLeaky(Direct):
         self.net = net
         self.memories = [self.take_memory(net.width) for _ in range(net.layers)]
         self.paths = [self.take_memory(net.width) for _ in range(2)]
+        self.set_rounding(())
         self.bind(values, gradients)
+
+    def set_rounding(self, rounded: Sequence[Rounding]) -> None:
+        """One for each step."""
+        self.round_off([self.net.slope] * self.net.layers, rounded)
 
     def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """The maps where they are learned, then weight and bias of each step in turn."""
@@ -640,10 +646,11 @@ class DirectLeaky(Direct):
         A, divided = self.rooms[0]
         multiply(self.X, self.W_in.mT, divided)
         for index, (V, (S, inputs), (keep, root)) in enumerate(zip(self.transposed, self.activations, self.lengths)):
-            if net.slope == 0.0:
+            rounding = self.rounded[index]
+            if net.slope == 0.0 and rounding is None:
                 torch.clamp_min(A, 0.0, out=S)
             else:
-                activate_(S.copy_(A), net.slope)
+                activate_(S.copy_(A), net.slope, rounding)
             add_product(divided, inputs, V, beta=keep, alpha=root)
             if self.biases:
                 A.add_(self.biases[index], alpha=root)
@@ -662,7 +669,7 @@ class DirectLeaky(Direct):
             if self.bias_gradients:
                 add_product(self.bias_gradients[index], self.ones, G, beta=beta, alpha=root)
             add_product(other, G, self.Vs[index], beta=0.0, alpha=root)
-            pull_back_(other_whole, S, self.net.slope)
+            pull_back_(other_whole, S, self.net.slope, self.rounded[index])
             other_whole.add_(whole, alpha=keep)
             (whole, G), (other_whole, other) = (other_whole, other), (whole, G)
         if self.map_gradients:

@@ -1,7 +1,7 @@
 """Training: one core, whose result says why it stopped."""
 
 from isthmus.training._core import TrainingEvent
-from isthmus.training._phases import Phase, default_plan
+from isthmus.training._phases import Phase, default_plan, finishing_plan
 from isthmus.training._result import Criteria, TrainingResult
 from isthmus.training._train import minimise, minimise_together, train, train_together
 
@@ -11,6 +11,7 @@ __all__ = [
     "TrainingEvent",
     "TrainingResult",
     "default_plan",
+    "finishing_plan",
     "minimise",
     "minimise_together",
     "train",

@@ -18,17 +18,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from isthmus._activations import Rounding, preactivations
 from isthmus._progress import Progress
+from isthmus.measures._stationarity import STATIONARY, Stationarity, certify
 from isthmus.networks._direct import use_threads
 from isthmus.networks._network import hooks_of
 from isthmus.training._checkpoint import Checkpoints, TrainingState
 from isthmus.training._first_order import FirstOrder, Optimiser, OptimiserState, ScaleDown
 from isthmus.training._lbfgs import LBFGS
 from isthmus.training._narrow import Narrow
+from isthmus.training._newton import Newton
 from isthmus.training._objective import Objective, Stack, Value
 from isthmus.training._phases import Phase
 from isthmus.training._requests import Evaluate, Steps, drive
 from isthmus.training._result import TrainingResult, criteria, recent, why_not
+
+#: Share of the parameters' root mean square below which they may be zero at a stationary point.
+IDLE = 1e-6
 
 #: Quasi-Newton steps over which the decrease of the loss is judged.
 WINDOW = 50
@@ -154,12 +160,17 @@ class _Training:
         self.good = torch.zeros(0)
         #: Whether the phase has converged before its last step; whether it found no step.
         self.complete, self.stalled = False, False
+        #: What stands in the places of kinks, in the phase under way or the last such.
+        self.rounded: tuple[Rounding, ...] = ()
         self.bar: Progress
         self.restored = job.restored
         if self.restored is not None:
             numbers = self.restored.numbers
             self.phase, self.inside, self.step = numbers["phase"], numbers["inside"], numbers["step"]
             self.evaluations, self.complete = numbers["evaluations"], numbers["complete"]
+            centres = self.restored.tensors
+            bands = enumerate(numbers.get("bands", ()))
+            self.rounded = tuple(Rounding(float(band), centres.get(f"centres.{i}")) for i, band in bands)
             self.history = {k: self.restored.tensors[f"history.{k}"].tolist() for k in self.history}
             self.generator.set_state(self.restored.tensors["generator"])
 
@@ -175,6 +186,7 @@ class _Training:
             "theta": objective.theta,
             "good": self.good,
             **{f"buffer.{i}": b for i, b in enumerate(objective.net.buffers())},
+            **{f"centres.{i}": one.centres for i, one in enumerate(self.rounded) if one.centres is not None},
             "generator": self.generator.get_state(),
             **{f"optimiser.{k}": v for k, v in state.tensors.items()},
             **{f"history.{k}": torch.tensor(v, dtype=torch.float64) for k, v in self.history.items()},
@@ -185,6 +197,7 @@ class _Training:
             "step": self.step,
             "evaluations": self.evaluations + objective.evaluations,
             "complete": self.complete,
+            "bands": [repr(one.band) for one in self.rounded],
             "optimiser": {k: repr(v) for k, v in state.numbers.items()},
         }
         return TrainingState(tensors, numbers)
@@ -216,7 +229,7 @@ class _Training:
         if not phase.quasi_newton:
             return FirstOrder(phase, objective.theta, self.generator)
         metric = hooks_of(objective.net).metric(self.settings["loss"]) if phase.metric else None
-        kind = Narrow if phase.method == "narrow" else LBFGS
+        kind = {"narrow": Narrow, "newton": Newton}.get(phase.method, LBFGS)
         return kind(phase, objective.theta, metric, self.generator)
 
     # ---------------------------------------------------------------- the loop
@@ -239,22 +252,34 @@ class _Training:
         """Run one phase; (state, reason) when the whole training must stop."""
         optimiser = self.optimiser(phase, objective)
         self.live, self.good = objective.net, objective.theta.clone()
+        rounds = phase.finishing
+        if rounds and self.restored is None:
+            if phase.moved:
+                self.clear(objective)
+            objective.set_rounding(self.rounded)
+            self.rounded = objective.moved(phase.band) if phase.moved else objective.roundings(phase.band)
         self.restore(objective, optimiser)
         try:
+            objective.set_rounding(self.rounded if rounds else ())
             stopped = yield from self.take_steps(phase, objective, optimiser)
             if stopped is not None and stopped[0] == "diverged":
                 return stopped
             self.save(objective, optimiser)
+            done = rounds and phase.moved and not stopped and self.at_kinks(objective)
         except BaseException:
             # It may have come between two halves of a step.
             objective.theta.copy_(self.good)
             if isinstance(optimiser, Narrow):
                 optimiser.abandon(objective)
             raise
-        self.stalled = phase.method == "lbfgs" and optimiser.finished
+        finally:
+            objective.set_rounding(())
+        self.stalled = phase.method in ("lbfgs", "newton") and optimiser.finished
+        if phase.finishing:
+            return ("budget", "") if done else stopped
         if stopped is None and self.final(phase) and (self.complete or (yield from self.meets_stalled(objective))):
             lawless = math.isnan(hooks_of(objective.net).imbalance()[0])
-            return "converged", f"the loss has stopped falling{'' if lawless else ' and the parameters are balanced'}"
+            return "flat", f"the loss has stopped falling{'' if lawless else ' and the parameters are balanced'}"
         if stopped is not None and isinstance(optimiser, Narrow):
             # The checkpoint keeps the attempt; the weights handed back are those from before it.
             optimiser.abandon(objective)
@@ -287,7 +312,8 @@ class _Training:
             if now - shown > 0.2 or self.inside == phase.steps:
                 self.bar.advance(pending, **self.numbers(value))
                 shown, pending = now, 0
-            self.complete = phase.method == "lbfgs" and self.inside % 10 == 0 and self.settled(value, ridge, last)
+            searches = phase.method in ("lbfgs", "newton")
+            self.complete = searches and self.inside % 10 == 0 and self.settled(value, ridge, last)
             if self.checkpoints is not None and now - saved > self.checkpoints.every and self.inside < phase.steps:
                 self.save(objective, optimiser)
                 saved = now
@@ -352,6 +378,8 @@ class _Training:
 
     def settled(self, value: Value, ridge: float, last: bool) -> bool:
         """Whether an L-BFGS phase at constant ridge has converged; on the way ten times more loosely."""
+        if self.plan[self.phase].finishing:
+            return self.smooth_and_flat(value, ridge)
         tolerance = self.settings["tolerance"] * (1.0 if last else 10.0)
         losses = recent(self.history, WINDOW)
         # The other criteria take longer than a step, and seldom decide.
@@ -359,22 +387,68 @@ class _Training:
             return False
         return criteria(self.live, value, ridge, losses, WINDOW).met(tolerance)
 
+    def smooth_and_flat(self, value: Value, ridge: float) -> bool:
+        """Whether L-BFGS has come to the minimum of the loss with rounded kinks, or no longer comes nearer."""
+        force = 2.0 * ridge * math.sqrt(value.norm)
+        # Where the kinks themselves are to be met, what is left of the gradient is all of the residual.
+        share = 0.2 if self.plan[self.phase].moved else 1.0
+        if float(value.gradient.norm()) <= share * STATIONARY * force:
+            return True
+        losses = recent(self.history, WINDOW)
+        fall = losses[0] - losses[-1]
+        slow = 1e-6 if self.plan[self.phase].moved else 1e-4
+        return len(losses) > WINDOW and fall <= slow * self.settings["tolerance"] * abs(losses[-1])
+
+    def clear(self, objective: Objective) -> None:
+        """Set to zero what the ridge has removed but for rounding, where the loss allows: neurons off on both sides."""
+        theta = objective.theta
+        before, origin, size = objective(self.ridge).loss, theta.clone(), float(theta.square().mean().sqrt())
+        theta.masked_fill_(theta.abs() <= IDLE * size, 0.0)
+        if not objective(self.ridge).loss <= before * (1.0 + IDLE):
+            theta.copy_(origin)
+
+    def at_kinks(self, objective: Objective) -> bool:
+        """Whether the minimum with moved parabolas is a stationary point of the network itself."""
+        value = objective(self.ridge)
+        small = float(value.gradient.norm()) <= STATIONARY * 2.0 * self.ridge * math.sqrt(value.norm)
+        return small and self.certificate(hessian=False).stationary
+
     def final(self, phase: Phase) -> bool:
         """Whether nothing but the same at the full ridge can follow."""
         rest = self.plan[self.phase :]
         return all(
-            p.method == "lbfgs" and p.ridge_start == p.ridge_end == 1.0 and p.precision == phase.precision for p in rest
+            (p.method == "lbfgs" or p.finishing)
+            and p.ridge_start == p.ridge_end == 1.0
+            and p.precision == phase.precision
+            for p in rest
         )
 
     # ---------------------------------------------------------------- the end
 
+    def certificate(self, *, hessian: bool | None = None) -> Stationarity:
+        """Of the network as it is now; the slopes of the rounded kinks are the first guess."""
+        net, job = copy.deepcopy(self.live).double(), self.room.jobs[self.index]
+        X, Y = job.X.double(), job.Y.double() if job.Y.is_floating_point() else job.Y
+        zs = preactivations(net, X, self.rounded) if self.rounded else ()
+        guess = [one.share(z) for one, z in zip(self.rounded, zs)] if self.rounded else None
+        with torch.enable_grad():
+            return certify(net, X, Y, ridge=self.ridge, loss=self.settings["loss"], hessian=hessian, derivatives=guess)
+
     def finish(self, state: str, reason: str) -> Steps[TrainingResult]:
         with self.room.objective(self.index, double=False) as objective:
+            if state == "budget" and self.plan[-1].finishing:
+                self.clear(objective)
             value: Value = yield Evaluate(objective, self.ridge)
+        self.live = self.net
+        certificate = self.certificate() if state == "budget" and self.plan[-1].finishing else None
         phases = self.history["phase"]
-        judged = bool(phases) and self.plan[int(phases[-1])].method == "lbfgs"
+        judged = bool(phases) and self.plan[int(phases[-1])].method in ("lbfgs", "newton")
         losses = recent(self.history, WINDOW) if judged else []
         found = criteria(self.net, value, self.ridge, losses, WINDOW, stalled=self.stalled)
+        if certificate is not None and certificate.stationary:
+            state, reason = "stationary", certificate.sentence
+        elif certificate is not None and found.falls_no_more(self.settings["tolerance"]):
+            state, reason = "flat", f"the loss has stopped falling. {certificate.sentence}"
         if state == "budget" and not reason:
             reason = why_not(found, self.settings["tolerance"], self.step, judged=judged)
         return TrainingResult(
@@ -386,6 +460,7 @@ class _Training:
             norm=value.norm,
             ridge=self.ridge,
             criteria=found,
+            stationarity=certificate,
             steps=self.step,
             evaluations=self.evaluations,
             seconds=0.0,

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from isthmus._activations import Rounded, Rounding, idle_centres, preactivations, scales_of
 from isthmus._checks import fail
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.networks._direct import Direct, use_threads, views
@@ -56,7 +57,34 @@ class Objective:
         self.values, self.gradients = (views(vector, self.parameters) for vector in (self.theta, self.buffer))
         #: Without a graph, for this network alone.
         self.direct: Direct | None = None
+        #: What stands in the place of the kinks of each activation that has some; none: the kinks.
+        self.rounded: tuple[Rounding, ...] = ()
         self.evaluations = 0
+
+    def set_rounding(self, rounded: Sequence[Rounding]) -> None:
+        """From now on the objective is that of the network with its kinks rounded off; with none, as it is."""
+        self.rounded = tuple(rounded)
+        if self.direct is not None:
+            self.direct.set_rounding(self.rounded)
+
+    def roundings(self, share: float) -> tuple[Rounding, ...]:
+        """Half-widths that are this share of the root mean square of what each activation is applied to.
+
+        Neurons that have been removed are left off, where all samples fit in memory.
+        """
+        zs = preactivations(self.net, self.X[: self.stack.rows])
+        bands = [share * scale for scale in scales_of(zs)]
+        return tuple(
+            Rounding(band, idle_centres(Z, band) if len(Z) == len(self.X) else None) for Z, band in zip(zs, bands)
+        )
+
+    def moved(self, share: float) -> tuple[Rounding, ...]:
+        """The same, moved to the slopes that entries have now; where not all samples fit in memory, unmoved."""
+        new = self.roundings(share)
+        if len(self.X) > self.stack.rows or not self.rounded:
+            return new
+        zs = preactivations(self.net, self.X, self.rounded)
+        return tuple(old.moved(z, own.band) for old, z, own in zip(self.rounded, zs, new))
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -95,7 +123,8 @@ class Objective:
 
     def _by_autograd(self, X: Tensor, Y: Tensor, share: float) -> float:
         with torch.enable_grad():
-            part = cost(self.net(X), Y, self.stack.loss) * share
+            net = Rounded(self.net, self.rounded) if self.rounded else self.net
+            part = cost(net(X), Y, self.stack.loss) * share
             part.backward()
         return float(part.detach())
 

@@ -17,7 +17,13 @@ FULL_BATCH = 10_000
 #: The largest ridge on the way is such that a dimension must explain about this share of the cost of a constant.
 STRUCTURE_SHARE = 0.02
 
-METHODS = ("scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow")
+#: Half-widths of the bands in which a training ends, relative to the scales of the layers, and L-BFGS steps in each.
+BANDS = ((0.03, 300), (0.01, 500), (0.003, 2000))
+
+#: How often the parabolas of the last band are moved at most, and L-BFGS steps after each.
+MOVED_BAND, MOVES, MOVED_STEPS = 0.001, 12, 500
+
+METHODS = ("scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow", "newton")
 
 
 @dataclass(frozen=True)
@@ -26,11 +32,12 @@ class Phase:
 
     Attributes
     ----------
-    method : {"scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow"}
+    method : {"scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow", "newton"}
         ``"sgd"`` is gradient descent with momentum on mini-batches; ``"nesterov"`` restarts its momentum whenever
         the loss rises; ``"lbfgs"`` has a line search, no learning rate, and stops when converged; ``"narrow"`` removes
         the weakest dimension of the middle layer, polishes, and keeps that if the loss is lower; ``"scale"`` multiplies
-        all parameters by one number ≤ 1 so that the cost is at most twice that of a constant.
+        all parameters by one number ≤ 1 so that the cost is at most twice that of a constant; ``"newton"`` is L-BFGS on
+        the loss with rounded kinks that starts from its Hessian where at most 5000 parameters are in effect.
     steps : int
         At most this many.
     learning_rate : float, optional
@@ -51,6 +58,12 @@ class Phase:
         Whether ``"lbfgs"`` starts from the Kronecker-factored metric where there is one (fully connected networks).
     attempt : int
         Polishing steps after which ``"narrow"`` decides; ``steps`` bounds their sum.
+    band : float ≥ 0
+        Above 0, ``"lbfgs"`` minimises the loss of the network with a parabola in the place of every kink, of this
+        half-width relative to the root mean square of what the activation is applied to; ``"newton"`` needs one.
+    moved : bool
+        Whether these parabolas begin where entries have their slopes at that moment, so that kinks are met exactly at
+        the end, however wide the band: a step of the method of multipliers.
     precision : {"module", "double"}
         ``"double"`` runs the phase in float64 whatever the module's dtype.
     """
@@ -67,6 +80,8 @@ class Phase:
     memory: int = 20
     metric: bool = True
     attempt: int = 60
+    band: float = 0.0
+    moved: bool = False
     precision: str = "module"
 
     def __post_init__(self) -> None:
@@ -80,6 +95,10 @@ class Phase:
         check_number(who, "ridge_share", self.ridge_share, low=0.0, high=1.0)
         check_number(who, "momentum", self.momentum, low=0.0, high=1.0)
         check_integer(who, "attempt", self.attempt, low=1)
+        check_number(who, "band", self.band, low=0.0, high=1.0)
+        if (self.band > 0.0) != (self.method == "newton") and self.method != "lbfgs":
+            got, do = f"band={self.band:g} for {self.method!r}", "Pass e.g. Phase('newton', 100, band=1e-3)."
+            fail(who, "`band` must be given for 'newton', and else only for 'lbfgs'", got, do)
         if self.quasi_newton or self.method == "scale":
             if self.batch_size is not None:
                 fail(who, f"`batch_size` must be None for {self.method!r}", self.batch_size, "Use 'adam' or 'sgd'.")
@@ -95,7 +114,12 @@ class Phase:
     @property
     def quasi_newton(self) -> bool:
         """Whether the phase takes line-searched steps on all samples."""
-        return self.method in ("lbfgs", "narrow")
+        return self.method in ("lbfgs", "narrow", "newton")
+
+    @property
+    def finishing(self) -> bool:
+        """Whether the phase works on kinks, towards a stationary point."""
+        return self.band > 0.0
 
     def ridge_factor(self, step: int) -> float:
         """The ridge in force at ``step`` (from 0), as a multiple of the training's."""
@@ -124,6 +148,7 @@ def default_plan(
     learning_rate: float = 1e-3,
     steps: int = 100,
     newton_steps: int = 1500,
+    finish: bool = False,
 ) -> list[Phase]:
     """Fit with a small ridge, raise it until the structure appears, give up what does not pay, come back, converge.
 
@@ -133,7 +158,8 @@ def default_plan(
        given up one by one; with the full ridge from the start, the first fast steps would remove dimensions that the
        task needs and the rank found would be an artefact of the learning rate.
     3. Narrowing: the weakest dimension is removed for as long as that lowers the loss.
-    4. L-BFGS while the ridge falls to its value, and to convergence.
+    4. L-BFGS while the ridge falls to its value, and until the loss is flat, which at kinks is not the end; or, with
+       ``finish``, :func:`finishing_plan` in its place.
 
     The structure ridge is the larger of ``ridge`` and STRUCTURE_SHARE·(cost of a constant)/L: a dimension carried
     through L layers costs about ridge·L, so there each must explain about 2 % of what there is to explain. In a leaky
@@ -143,11 +169,12 @@ def default_plan(
     """
     structure = STRUCTURE_SHARE * constant_cost(Y, loss) / hooks_of(net).carrying_norm()
     batch = None if len(Y) <= FULL_BATCH else 2048
+    last = finishing_plan() if finish and ridge > 0 else [Phase("lbfgs", newton_steps)]
     if ridge <= 0 or structure <= 0:
         return [
             Phase("scale", 1),
             Phase("adam", 10 * steps, learning_rate, batch_size=batch, anneal=True),
-            Phase("lbfgs", newton_steps),
+            *last,
         ]
     top = max(1.0, structure / ridge)
     plan = [
@@ -162,5 +189,20 @@ def default_plan(
         plan.append(Phase("narrow", 600, ridge_start=top, ridge_end=top))
     if top > 1.0:
         plan.append(Phase("lbfgs", 150, ridge_start=top, ridge_share=1.0))
-    plan.append(Phase("lbfgs", newton_steps))
-    return plan
+    return plan + last
+
+
+def finishing_plan() -> list[Phase]:
+    """To a stationary point: L-BFGS on the loss with rounded kinks, band after band; then the kinks themselves.
+
+    Kinks are what quasi-Newton steps founder on: with a parabola in their place they walk the valley to its end, and
+    the next band begins there. In the last band the parabolas are moved, entry by entry, to where their slopes are:
+    then the minimum comes to lie on the kinks. There the steps start from the Hessian, where parameters are few enough.
+    """
+    return [
+        *(Phase("lbfgs", steps, band=band, precision="double", memory=40) for band, steps in BANDS),
+        *(
+            Phase("newton", MOVED_STEPS, band=MOVED_BAND, moved=True, precision="double", memory=40)
+            for _ in range(MOVES)
+        ),
+    ]

@@ -10,11 +10,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from isthmus.measures._stationarity import Stationarity
 from isthmus.networks._network import hooks_of
 from isthmus.training._objective import Value
 
-#: Why a training stopped.
-STATES = ("converged", "budget", "diverged", "interrupted")
+#: Why a training stopped; results of earlier versions have these numbers, where "flat" was called "converged".
+STATES = ("flat", "budget", "diverged", "interrupted", "stationary")
+#: Those of a training that came to rest.
+AT_REST = ("flat", "stationary")
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Criteria:
     Attributes
     ----------
     gradient : float
-        ‖∇loss‖ / (2·ridge·‖θ‖): 0 at a smooth minimum. At a minimum that sits on kinks it stays above 0. NaN without
+        ‖∇loss‖ / (2·ridge·‖θ‖): 0 at a smooth minimum. At a minimum that sits on kinks it stays above 0, and
+        :func:`isthmus.measures.stationarity` tells how far that is from a stationary point. NaN without
         ridge, and where the parameters vanish (ridge·‖θ‖² within rounding of the loss): the zero solution. For a leaky
         ResNet with fixed maps it is the residual of W = L̃Bσ(A)ᵀ that :func:`isthmus.mechanics` reports.
     decrease : float
@@ -51,6 +55,10 @@ class Criteria:
         small_balance = math.isnan(self.balance) or self.balance <= 100 * tolerance
         small_gradient = math.isnan(self.gradient) or self.gradient <= 0.5
         return self.decrease <= tolerance and small_balance and small_gradient
+
+    def falls_no_more(self, tolerance: float) -> bool:
+        """The same without the gradient, for a network whose residual at kinks has been computed."""
+        return self.decrease <= tolerance and (math.isnan(self.balance) or self.balance <= 100 * tolerance)
 
 
 def criteria(
@@ -80,13 +88,16 @@ class TrainingResult:
     network : nn.Module
         The module given, trained in place.
     state : str
-        ``"converged"``, ``"budget"``, ``"diverged"`` or ``"interrupted"``.
+        ``"stationary"``: the residual at kinks is at most 10⁻³, see ``stationarity``. ``"flat"``: the loss has stopped
+        falling, which is less. Else ``"budget"``, ``"diverged"`` or ``"interrupted"``.
     reason : str
         The same in a sentence.
     loss, cost, norm : float
         cost + ridge·‖θ‖², cost, and ‖θ‖² over the trainable parameters.
     ridge : float
     criteria : Criteria
+    stationarity : Stationarity or None
+        The certificate of a training that was to end at a stationary point (``finish="stationary"``), reached or not.
     steps, evaluations : int
         Steps taken, and evaluations of loss and gradient (line searches included).
     seconds : float
@@ -110,6 +121,12 @@ class TrainingResult:
     seconds: float
     history: dict[str, np.ndarray] = field(repr=False)
     settings: dict[str, Any] = field(repr=False)
+    stationarity: Stationarity | None = None
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it came to an end by itself: stationary, or at least flat."""
+        return self.state in AT_REST
 
     @property
     def norm_per_depth(self) -> float:
@@ -129,6 +146,7 @@ class TrainingResult:
             "gradient": self.criteria.gradient,
             "decrease": self.criteria.decrease,
             "balance": self.criteria.balance,
+            "stationarity": None if self.stationarity is None else self.stationarity.to_dict(),
             "steps": self.steps,
             "evaluations": self.evaluations,
             "seconds": self.seconds,

@@ -22,12 +22,16 @@ from isthmus.networks._network import Network, hooks_of
 from isthmus.objective import LOSSES
 from isthmus.training._checkpoint import Checkpoints, identity_of_training
 from isthmus.training._core import Job, TrainingEvent, run_jobs
-from isthmus.training._phases import Phase, default_plan
+from isthmus.training._phases import Phase, default_plan, finishing_plan
 from isthmus.training._result import TrainingResult
 
 #: At most so many networks in one computation unless given, and so many entries of what is kept of them: a bound on
 #: memory. Larger stacks were up to a fifth faster with Adam.
 AT_ONCE, ENTRIES = 64, 2**26
+
+#: Where a training ends, and up to which size it ends at a stationary point unless told otherwise.
+FINISHES = ("stationary", "flat")
+AFFORDABLE_PARAMETERS, AFFORDABLE_PRODUCT = 1500, 3_000_000
 
 _TOGETHER = "train_together"
 
@@ -42,6 +46,7 @@ def train(
     phases: Sequence[Phase] | None = None,
     learning_rate: float = 1e-3,
     tolerance: float = 1e-4,
+    finish: str | None = None,
     max_seconds: float | None = None,
     seed: int = 0,
     callbacks: Iterable[Callable[[TrainingEvent], object]] = (),
@@ -70,8 +75,12 @@ def train(
     learning_rate : float, default 1e-3
         Of the default plan's Adam.
     tolerance : float, default 1e-4
-        Converged when the loss falls by less than this share over 50 quasi-Newton steps, the balancedness residual
+        Flat when the loss falls by less than this share over 50 quasi-Newton steps, the balancedness residual
         is below 100 times it, and the gradient no longer dominates: see :class:`~isthmus.training.Criteria`.
+    finish : {"stationary", "flat"}, optional
+        Whether to go on, where the loss is flat, to a stationary point: by
+        :func:`~isthmus.training.finishing_plan`, with a certificate in ``stationarity`` of the result. By default where
+        that takes seconds (a ridge, no ``phases`` given, at most 1500 parameters and 3·10⁶ parameters × samples).
     max_seconds : float, optional
         Stop after this long, with state ``"budget"``.
     seed : int
@@ -89,9 +98,9 @@ def train(
     Returns
     -------
     TrainingResult
-        ``state`` is ``"converged"``, ``"budget"``, ``"diverged"`` or ``"interrupted"``; anything but converged is
-        also a :class:`~isthmus.ConvergenceWarning`. After a non-finite loss the last good weights are kept. Ctrl-C is
-        raised, as is what a callback raises; the weights reached until then are in ``net``.
+        ``state`` is ``"stationary"``, ``"flat"``, ``"budget"``, ``"diverged"`` or ``"interrupted"``; from the third on
+        it is also a :class:`~isthmus.ConvergenceWarning`. After a non-finite loss the last good weights are kept.
+        Ctrl-C is raised, as is what a callback raises; the weights reached until then are in ``net``.
 
     Examples
     --------
@@ -99,7 +108,7 @@ def train(
     >>> X = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
     >>> net = isthmus.FullyConnected([3, 8, 8, 2], slope=1.0, generator=torch.Generator().manual_seed(1))
     >>> isthmus.train(net, X, X[:, :2], ridge=1e-2).state
-    'converged'
+    'stationary'
     """
     result = minimise(
         net,
@@ -110,6 +119,7 @@ def train(
         phases=phases,
         learning_rate=learning_rate,
         tolerance=tolerance,
+        finish=finish,
         max_seconds=max_seconds,
         seed=seed,
         callbacks=callbacks,
@@ -118,7 +128,7 @@ def train(
         checkpoint_seconds=checkpoint_seconds,
         resume=resume,
     )
-    if result.state != "converged":
+    if not result.at_rest:
         warnings.warn(f"train: {result.reason}", ConvergenceWarning, stacklevel=2)
     return result
 
@@ -133,6 +143,7 @@ def minimise(
     phases: Sequence[Phase] | None = None,
     learning_rate: float = 1e-3,
     tolerance: float = 1e-4,
+    finish: str | None = None,
     max_seconds: float | None = None,
     seed: int = 0,
     callbacks: Iterable[Callable[[TrainingEvent], object]] = (),
@@ -149,9 +160,7 @@ def minimise(
     if not isinstance(net, nn.Module):
         fail(who, "`net` must be a torch.nn.Module", type(net).__name__, "Pass e.g. isthmus.FullyConnected(dims).")
     inputs, targets = checked_data(net, X, Y, loss)
-    if phases is None:
-        phases = default_plan(net, targets, ridge=ridge, loss=loss, learning_rate=learning_rate)
-    plan = _checked_plan(who, phases, net)
+    plan = _plan(net, inputs, targets, ridge, loss, learning_rate, phases, finish)
     settings = _settings(ridge, loss, plan, tolerance, check_integer(who, "seed", seed, low=0))
     job = Job(net, inputs, targets, settings, tuple(callbacks))
     seconds = math.inf if max_seconds is None else check_number(who, "max_seconds", max_seconds, low=0.0)
@@ -220,7 +229,7 @@ def train_together(
     >>> nets = [isthmus.FullyConnected([3, 8, 8, 2], generator=torch.Generator().manual_seed(i)) for i in range(4)]
     >>> results = train_together(nets, X, X[:, :2], ridges=[1e-2, 2e-2, 3e-2, 4e-2], phases=[Phase("lbfgs", 1500)])
     >>> [r.state for r in results]
-    ['converged', 'converged', 'converged', 'converged']
+    ['flat', 'flat', 'flat', 'flat']
     """
     options: dict[str, Any] = {
         "tolerance": tolerance,
@@ -229,7 +238,7 @@ def train_together(
         "show_progress": show_progress,
     }
     results = minimise_together(nets, X, Y, ridges=ridges, phases=phases, **options)
-    left = [result for result in results if result.state != "converged"]
+    left = [result for result in results if not result.at_rest]
     if left:
         told = f"{_TOGETHER}: {len(left)} of {len(results)} networks: {left[0].reason}"
         warnings.warn(told, ConvergenceWarning, stacklevel=2)
@@ -252,6 +261,9 @@ def minimise_together(
     who, nets = _TOGETHER, list(nets)
     _check_alike(nets)
     plan = _checked_plan(who, phases, nets[0])
+    if any(phase.finishing for phase in plan):
+        do = "Train each of them with `train`."
+        fail(who, "`phases` must have no bands: scales differ between networks", "a phase with a band", do)
     check_number(who, "tolerance", tolerance, low=0.0)
     if at_once is not None:
         check_integer(who, "at_once", at_once, low=1)
@@ -271,6 +283,34 @@ def minimise_together(
                 jobs.append(Job(nets[i], *data[i], {**settings, "together": end - start}))
             results += run_jobs(jobs, plan, _advanced(bar))
     return results
+
+
+def _plan(
+    net: nn.Module,
+    X: Tensor,
+    Y: Tensor,
+    ridge: float,
+    loss: str,
+    learning_rate: float,
+    phases: Sequence[Phase] | None,
+    finish: str | None,
+) -> tuple[Phase, ...]:
+    """What is given, or by default; with what leads to a stationary point where that is wanted."""
+    who = "train"
+    if finish is not None:
+        check_choice(who, "finish", finish, FINISHES)
+    if finish == "stationary" and ridge <= 0:
+        do = "Pass a ridge, or finish=None."
+        fail(who, "`ridge` must be positive to finish at a stationary point: the force it compares with", ridge, do)
+    if phases is not None:
+        wanted = finish == "stationary" and not any(isinstance(p, Phase) and p.finishing for p in phases)
+        return (*_checked_plan(who, phases, net), *(finishing_plan() if wanted else ()))
+    if finish is None:
+        count = sum(p.numel() for p in net.parameters() if p.requires_grad)
+        small = count <= AFFORDABLE_PARAMETERS and count * len(X) <= AFFORDABLE_PRODUCT
+        finish = "stationary" if small and ridge > 0 else "flat"
+    options: dict[str, Any] = {"ridge": ridge, "loss": loss, "learning_rate": learning_rate}
+    return _checked_plan(who, default_plan(net, Y, finish=finish == "stationary", **options), net)
 
 
 def _settings(ridge: float, loss: str, plan: Sequence[Phase], tolerance: float, seed: int) -> dict[str, Any]:

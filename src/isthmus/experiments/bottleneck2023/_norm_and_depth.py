@@ -135,7 +135,7 @@ class NormAndDepth(Experiment):
             "loss": float(arrays["losses"][0]),
             "cost": float(arrays["costs"][0]),
             "converged": converged,
-            "training": "converged" if converged else "diverged" if diverged else "budget",
+            "training": "flat" if converged else "diverged" if diverged else "budget",
         }
 
     @classmethod
@@ -365,7 +365,7 @@ class Trained:
             "costs": np.array(self.result.cost / unit),
             "losses": np.array(self.result.loss / unit),
             "spectra": spectra,
-            "converged": np.array(self.result.state == "converged"),
+            "converged": np.array(self.result.at_rest),
             "diverged": np.array(self.result.state == "diverged"),
         }
 

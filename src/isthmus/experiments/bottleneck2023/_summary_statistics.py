@@ -345,7 +345,7 @@ def look_at_axis(
         "test_error": np.array(error),
         "loss": np.array(result.loss),
         "cost": np.array(result.cost),
-        "converged": np.array(result.state == "converged"),
+        "converged": np.array(result.at_rest),
         "gradient": np.array(result.criteria.gradient),
         "norm": np.array([sum(float(W.detach().square().sum()) for W in (*net.Ws, *net.bs))]),
     }

@@ -26,7 +26,7 @@ from isthmus.plotting.style import PALETTE, dress, headline
 from isthmus.runs import Outcome
 from isthmus.trace import Trace
 from isthmus.training import Phase
-from isthmus.training._result import STATES
+from isthmus.training._result import AT_REST, STATES
 
 #: γ at which the cosine of the forces is kept beside that of ``gamma_share``.
 GAMMAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -198,7 +198,7 @@ class FeaturesFigure1(Experiment):
             found.append(self._force_outcome(ell, arrays))
         found.append(self._balance_outcome(arrays))
         state = STATES[int(arrays["state"])]
-        why = "" if state == "converged" else f"{state} after {int(arrays['training_steps'])} steps"
+        why = "" if state in AT_REST else f"{state} after {int(arrays['training_steps'])} steps"
         found.append(
             Outcome("training converged", "differs" if why else "agrees", float(arrays["decrease"]), None, why)
         )

@@ -26,7 +26,7 @@ from isthmus.objective import constant_cost, cost, ridge_from
 from isthmus.plotting.style import PALETTE, dress
 from isthmus.runs import Outcome
 from isthmus.training import Phase
-from isthmus.training._result import STATES
+from isthmus.training._result import AT_REST, STATES
 
 #: Where the paper sees the plateau begin, and the factor up to which that is "near".
 PAPER_START, NEAR = 10, 2.0
@@ -243,7 +243,7 @@ class FeaturesFigure2(Experiment):
     def _training_outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
         found = []
         for name, states in zip(self._names(), [*arrays["left_states"], arrays["right_states"]]):
-            share = float((states == STATES.index("converged")).mean())
+            share = float(np.isin(states, [STATES.index(state) for state in AT_REST]).mean())
             counts = [f"{int((states == i).sum())} {state}" for i, state in enumerate(STATES) if (states == i).any()]
             why = "" if share == 1.0 else ", ".join(counts)
             text = f"{name}: share of the trainings that converged"

@@ -197,7 +197,7 @@ def _row(found: Mechanics, result: TrainingResult) -> dict[str, np.ndarray]:
         "length": np.array(arrays.length),
         "path_length": np.array(arrays.path_length),
         "conserved": np.array(found.state == "conserved"),
-        "converged": np.array(result.state == "converged"),
+        "converged": np.array(result.at_rest),
         "gradient": np.array(result.criteria.gradient),
         "loss": np.array(result.loss),
         "cost": np.array(result.cost),

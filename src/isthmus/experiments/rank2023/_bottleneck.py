@@ -126,7 +126,7 @@ class RankFigure1(Experiment):
             "loss": float(arrays["loss"]),
             "cost": float(arrays["cost"]),
             "converged": converged,
-            "training": "converged" if converged else "diverged" if diverged else "budget",
+            "training": "flat" if converged else "diverged" if diverged else "budget",
         }
 
     @classmethod
@@ -203,7 +203,7 @@ def measure(net: FullyConnected, X: Tensor, result: TrainingResult, points: int)
         "loss": np.array(result.loss),
         "cost": np.array(result.cost),
         "ridge": np.array(result.ridge),
-        "converged": np.array(result.state == "converged"),
+        "converged": np.array(result.at_rest),
         "diverged": np.array(result.state == "diverged"),
         "gradient": np.array(result.criteria.gradient),
         "balance": np.array(result.criteria.balance),

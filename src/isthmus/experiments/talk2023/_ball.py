@@ -113,7 +113,7 @@ class FallingBall(Experiment):
         for start in range(self.starts):
             net = self.network(start)
             result = self.fit(net, progress)
-            told = {"converged": np.array(result.state == "converged"), "loss": np.array(result.loss)}
+            told = {"converged": np.array(result.at_rest), "loss": np.array(result.loss)}
             found.append({**self.look(net), **told})
         best = min(found, key=lambda arrays: float(arrays["loss"]))
         kept = np.stack([_kept(arrays) for arrays in found])
