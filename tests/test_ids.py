@@ -40,8 +40,8 @@ FAMILIES = {
         *("A-caratheodory", "A-merge", "A-cpdata", "A-saddle", "A-symmetries"),
     ],
     "claim": [
-        *(f"C-rank-{i}" for i in range(1, 15)),
-        *(f"C-bn-{i}" for i in range(1, 16)),
+        *(f"C-rank-{i}" for i in range(1, 16)),
+        *(f"C-bn-{i}" for i in range(1, 17)),
         *(f"C-ham-{i}" for i in range(1, 10)),
         *(f"C-feat-{i}" for i in range(1, 15)),
     ],
