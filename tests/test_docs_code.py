@@ -55,8 +55,8 @@ BEFORE = {
         import torch
         torch.manual_seed(0)
         module = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-        X = torch.randn(64, 6)
-        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, torch.randn(64, 2)), batch_size=16)
+        X, Y = torch.randn(64, 6), torch.randn(64, 2)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=16)
         loss, optimizer = torch.nn.MSELoss(), torch.optim.Adam(module.parameters())
         import isthmus.files
         from safetensors.torch import save_file

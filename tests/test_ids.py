@@ -20,6 +20,7 @@ FAMILIES = {
             "Q-jac",
             "Q-bnrank",
             "Q-ntk",
+            "Q-stable",
             "Q-repcost",
             "Q-geodesic",
             "Q-coi",
@@ -87,7 +88,7 @@ def test_no_id_outside_the_families(ids):
 def test_every_id_has_its_fields(ids):
     for name, table in ids.items():
         required = FIELDS | EXTRA.get(table["kind"], set())
-        assert required <= set(table) <= required | {"rate"}, name
+        assert required <= set(table) <= required | {"rate", "hypotheses", "twin"}, name
         assert "rate" not in table or (table["rate"] is True and table["kind"] == "claim"), name
         for field in required - {"paper"}:
             assert isinstance(table[field], str) and table[field].strip(), (name, field)

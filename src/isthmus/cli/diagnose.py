@@ -46,6 +46,12 @@ def diagnose_command(
         float | None, typer.Option(metavar="λ", help="Weight decay of the training: how near a minimum is it?")
     ] = None,
     loss: Annotated[Loss, typer.Option(help="Of the targets.")] = Loss.mse,
+    learning_rate: Annotated[
+        float | None, typer.Option(metavar="η", help="Of the training: do its steps stay at this minimum?")
+    ] = None,
+    training_batch: Annotated[
+        int | None, typer.Option(metavar="B", help="Samples of one training step. By default all.")
+    ] = None,
     layers: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Layers to look at; may be repeated. By default all.")
     ] = None,
@@ -88,6 +94,7 @@ def diagnose_command(
         net = own_network(_WHO, str(module), Path(weights or "")) if model is None else layers_of(saved)
         X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
         options = {"ridge": ridge, "loss": loss.value, "layers": layers or None, "seed": seed}
+        options |= {"learning_rate": learning_rate, "training_batch": training_batch}
         found = diagnose(net, X, targets, **options, progress=progress)
         origin = {"data": data.name, "targets": None if y is None else y.name, "module": module}
         origin |= reading(decimal, exclude)

@@ -33,7 +33,7 @@ from isthmus.diagnosis._ranks import (
 )
 from isthmus.diagnosis._result import Diagnosis, LayerDiagnosis, Spectrum, WeightDiagnosis
 from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum, weighted_layers
-from isthmus.diagnosis._whole import describe, fit_numbers, fully_connected_numbers, mechanics_of
+from isthmus.diagnosis._whole import describe, fit_numbers, fully_connected_numbers, mechanics_of, stability_of
 from isthmus.measures import GapRule, Reading, bottleneck_rank, read_spectrum
 from isthmus.measures._bottleneck_rank import read_samples
 from isthmus.networks import FullyConnected, Network, from_torch
@@ -53,6 +53,8 @@ def diagnose(
     *,
     ridge: float | None = None,
     loss: str = "mse",
+    learning_rate: float | None = None,
+    training_batch: int | None = None,
     layers: Sequence[str] | str | None = None,
     batch_size: int = 256,
     jacobian_samples: int = 16,
@@ -78,6 +80,11 @@ def diagnose(
     ridge : float, optional
         Weight decay that the network was trained with, in this library's convention (``isthmus.ridge_from``).
     loss : {"mse", "cross_entropy"}
+    learning_rate : float, optional
+        Of the training: adds ``stability``, whether steps of this size stay at the minimum and which samples are too
+        sharp for them (:func:`isthmus.measures.step_stability`, which says in what convention).
+    training_batch : int, optional
+        Samples of one training step; all unless given.
     layers : str or sequence of str, optional
         Names or globs of the layers to look at; all unless given.
     batch_size : int, default 256
@@ -113,6 +120,10 @@ def diagnose(
     check_integer(who, "jacobian_samples", jacobian_samples, low=0)
     if ridge is not None:
         check_number(who, "ridge", ridge, low=0.0)
+    if learning_rate is not None:
+        check_number(who, "learning_rate", learning_rate, low=0.0, low_open=True)
+    if training_batch is not None:
+        check_integer(who, "training_batch", training_batch, low=1)
     check_integer(who, "seed", seed, low=0)
     plain, notes = unwrap(module)
     family = plain if isinstance(plain, Network) else None
@@ -136,6 +147,11 @@ def diagnose(
         numbers = describe(plain)
         if Y is not None:
             numbers |= fit_numbers(run, batches, Y, loss, ridge)
+        steps = None
+        if learning_rate is not None and found.finite:
+            options = {"loss": loss, "ridge": ridge, "learning_rate": learning_rate, "training_batch": training_batch}
+            steps, why_not = stability_of(_fully_connected(run) or run, batches, Y, found.seen.samples, **options)
+            notes += [why_not] if why_not else []
     notes += _notes_on(found.jacobians)
     table = found.layers()
     narrow = found.isthmus(table)
@@ -149,6 +165,8 @@ def diagnose(
     settings = {
         "ridge": ridge,
         "loss": loss,
+        "learning_rate": learning_rate,
+        "training_batch": training_batch,
         "layers": [layers] if isinstance(layers, str) else None if layers is None else list(layers),
         "batch_size": batch_size,
         "jacobian_samples": jacobian_samples,
@@ -168,6 +186,7 @@ def diagnose(
         settings=settings,
         provenance=provenance(seed=seed, dtype=how, device=numbers["device"], started=started, seconds=spent),
         mechanics=moved,
+        stability=steps,
     )
 
 

@@ -143,6 +143,8 @@ class Snapshot:
         ‖θ‖² of all parameters.
     cost : float
         Of the targets, if there are any; else NaN.
+    sharpness : float
+        ‖H‖ of the Gauss–Newton matrix, ridge included, if a learning rate was given; else NaN.
     """
 
     step: int
@@ -151,6 +153,7 @@ class Snapshot:
     layers: tuple[LayerSnapshot, ...]
     norm_squared: float
     cost: float
+    sharpness: float = math.nan
 
     def __getitem__(self, name: str) -> LayerSnapshot:
         """The layer of this name."""
@@ -164,6 +167,7 @@ class Snapshot:
             "note": self.note,
             "norm_squared": _number(self.norm_squared),
             "cost": _number(self.cost),
+            "sharpness": _number(self.sharpness),
             "layers": [layer.to_dict() for layer in self.layers],
         }
 
@@ -177,6 +181,8 @@ class Snapshot:
             layers=tuple(LayerSnapshot.from_dict(layer) for layer in _listed(content["layers"])),
             norm_squared=_known(content["norm_squared"], low=0.0),
             cost=_known(content["cost"]),
+            # Files of earlier releases do not have it.
+            sharpness=_known(content.get("sharpness"), low=0.0),
         )
 
 
@@ -198,6 +204,7 @@ def frame_row(snapshot: Snapshot, layer: LayerSnapshot | None) -> Mapping[str, A
         "participation_ratio": inside.participation_ratio if inside is not None else math.nan,
         "norm_squared": snapshot.norm_squared,
         "cost": snapshot.cost,
+        "sharpness": snapshot.sharpness,
     }
 
 
@@ -246,6 +253,7 @@ def _known(value: Any, *, low: float = -math.inf) -> float:
 QUANTITIES = {
     "snapshots.norm_squared": "‖θ‖² of all parameters",
     "snapshots.cost": "mean over samples, sum over outputs; or cross-entropy",
+    "snapshots.sharpness": "‖H‖ of the Gauss–Newton matrix on some samples, 2·ridge included: steps up to 2/‖H‖ stay",
     "snapshots.layers.weights.values": f"the {TOP} largest singular values s_i(W), in float64",
     "snapshots.layers.weights.norm_squared": "‖W‖²_F",
     "snapshots.layers.weights.stable_rank": "‖W‖²_F/s_1²",
@@ -303,7 +311,15 @@ class History:
             doubt = f"; {len(spoiled)} not whole, the first at step {spoiled[0].step} ({spoiled[0].state})"
         first, last = self.snapshots[0], self.snapshots[-1]
         norms = f"‖θ‖² went from {_html.number(first.norm_squared)} to {_html.number(last.norm_squared)}"
-        return f"{count} from step {first.step} to {last.step}: {norms}{doubt}."
+        return f"{count} from step {first.step} to {last.step}: {norms}{doubt}{self._steps()}."
+
+    def _steps(self) -> str:
+        """Whether the steps of the training are too long for where it is, if they are known."""
+        rate, sharp = self.settings.get("learning_rate"), self.snapshots[-1].sharpness
+        if not isinstance(rate, (int, float)) or not sharp > 0:
+            return ""
+        too = "too long" if rate > 2.0 / sharp else "short enough"
+        return f"; at the end full-batch steps of {rate:g} are {too} to stay (2/‖H‖ = {_html.number(2.0 / sharp)})"
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each step and layer; a step without a measured layer has one row."""
@@ -385,7 +401,7 @@ class History:
 
 _COLUMNS = (
     *("step", "state", "layer", "kind", "weight_norm_squared", "largest", "stable_rank", "weight_rank", "rank"),
-    *("participation_ratio", "norm_squared", "cost"),
+    *("participation_ratio", "norm_squared", "cost", "sharpness"),
 )
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from isthmus._atomic import open_checked, shown
-from isthmus._checks import check_choice, check_integer, fail
-from isthmus._errors import DataError, FileFormatError
+from isthmus._checks import check_choice, check_integer, check_number, fail
+from isthmus._errors import DataError, FileFormatError, IsthmusError
 from isthmus._tensorfile import DTYPES, MAX_FILE_BYTES, read_body, read_header
 from isthmus.diagnosis._capture import run_hooked, untouched, unwrap
 from isthmus.diagnosis._diagnose import as_torch, unit_roundoff, wanted
@@ -37,11 +37,14 @@ from isthmus.diagnosis._observe import as_rows
 from isthmus.diagnosis._ranks import rounding_floor
 from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum, weighted_layers
 from isthmus.diagnosis._whole import targets_of
-from isthmus.measures import participation_ratio, read_spectrum
+from isthmus.measures import participation_ratio, read_spectrum, sharpness
 from isthmus.objective import LOSSES, cost
 
 #: Smaller side up to which all singular values are computed: an SVD of 512² takes a twentieth of a second.
 EXACT_UP_TO = 512
+
+#: Samples that the curvature is taken on, tens of passes over them for a snapshot.
+SHARPNESS_SAMPLES = 64
 
 #: Rows of a representation for each sample asked for: positions of images and tokens count as rows.
 ROWS_PER_SAMPLE = 8
@@ -75,8 +78,14 @@ class Camera:
         max_samples: int = 512,
         unpack: Callable[[Any], Any] | None = None,
         seed: int = 0,
+        learning_rate: float | None = None,
+        ridge: float | None = None,
     ) -> None:
         check_choice(who, "loss", loss, LOSSES)
+        for name, value in (("learning_rate", learning_rate), ("ridge", ridge)):
+            if value is not None:
+                check_number(who, name, value, low=0.0, low_open=name == "learning_rate")
+        self._sharp, self._ridge = learning_rate is not None, ridge
         check_integer(who, "max_samples", max_samples, low=2)
         self.module, notes = unwrap(module, who=who)
         self._who, self._layers, self._loss, self._seed = who, layers, loss, seed
@@ -132,6 +141,7 @@ class Camera:
                 # In the module's own dtype; weights that autocast casts and keeps must not reach the user's step.
                 stack.enter_context(torch.autocast(device, enabled=False))
             run_hooked(module, [self._call], dict.fromkeys([*layouts, ""]), visit, who=self._who)
+            curvature = self._sharpness(module) if self._sharp else math.nan
         layers = [self._layer(layer, seen.get(layer.name), eps) for layer in weighted]
         bad = [
             f"{one.name or '(itself)'} ({part.label})"
@@ -146,7 +156,22 @@ class Camera:
             layers=tuple(layers),
             norm_squared=sum(_square(p) for p in self.module.parameters()),
             cost=costs[-1] if costs else math.nan,
+            sharpness=curvature,
         )
+
+    def _sharpness(self, module: nn.Module) -> float:
+        """‖H‖ on a few samples; NaN where inputs are no array of numbers, or torch.func refuses the module."""
+        args, kwargs = self._call
+        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+            return math.nan
+        count = min(len(args[0]), SHARPNESS_SAMPLES)
+        rows = torch.arange(count) * len(args[0]) // count
+        with untouched(module):
+            try:
+                found = sharpness(module, args[0][rows], loss=self._loss, ridge=self._ridge or 0.0, tolerance=1e-2)
+            except (IsthmusError, RuntimeError, NotImplementedError):
+                return math.nan
+        return found.value
 
     def _layer(self, layer: WeightedLayer, seen: SpectrumSnapshot | None, eps: float) -> LayerSnapshot:
         return LayerSnapshot(layer.name, layer.kind, tuple(self._weights(part, eps) for part in layer.parts), seen)
@@ -270,6 +295,10 @@ class Monitor:
         Samples that each snapshot runs, in the module's own dtype.
     max_snapshots : int, default 1000
         When there are more, every second one is dropped and ``every`` doubles: memory and time stay bounded.
+    learning_rate : float, optional
+        Of the loop: adds the sharpness ‖H‖ to every snapshot, and whether steps of this size stay at the end.
+    ridge : float, optional
+        Weight decay of the loop, in this library's convention.
     loss, unpack, seed
         As in ``diagnose``.
 
@@ -315,6 +344,8 @@ class Monitor:
         max_samples: int = 512,
         max_snapshots: int = 1000,
         loss: str = "mse",
+        learning_rate: float | None = None,
+        ridge: float | None = None,
         unpack: Callable[[Any], Any] | None = None,
         seed: int = 0,
     ) -> None:
@@ -325,6 +356,7 @@ class Monitor:
             got = type(optimizer).__name__
             fail(who, "`optimizer` must be a torch.optim.Optimizer", got, "Pass the one that the loop steps.")
         options = {"loss": loss, "layers": layers, "max_samples": max_samples, "unpack": unpack, "seed": seed}
+        options |= {"learning_rate": learning_rate, "ridge": ridge}
         self._camera = Camera(who, module, X, Y, **options)
         if optimizer is None and module._compiled_call_impl is not None:
             got, do = "a module compiled in place", "Pass `optimizer`: its steps are counted instead."
@@ -337,6 +369,8 @@ class Monitor:
             "layers": [layers] if isinstance(layers, str) else None if layers is None else list(layers),
             "max_samples": max_samples,
             "loss": None if Y is None else loss,
+            "learning_rate": learning_rate,
+            "ridge": ridge,
             "seed": seed,
         }
         self.step = 0

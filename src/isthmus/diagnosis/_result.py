@@ -16,7 +16,7 @@ from isthmus._checks import fail
 from isthmus._errors import FileFormatError
 from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.diagnosis._ranks import Evidence, Isthmus
-from isthmus.measures import FrequencySpectrum, GapRule, Mechanics, Reading, participation_ratio, stable_rank
+from isthmus.measures import FrequencySpectrum, GapRule, Mechanics, Reading, Stability, participation_ratio, stable_rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,6 +239,8 @@ class Diagnosis:
         How it was computed.
     mechanics : Mechanics or None
         Of a leaky ResNet, where targets and ridge were given.
+    stability : Stability or None
+        Whether the training's steps stay at this minimum, where its learning rate was given.
     """
 
     isthmus: Isthmus
@@ -250,6 +252,7 @@ class Diagnosis:
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     mechanics: Mechanics | None = None
+    stability: Stability | None = None
 
     @property
     def rank(self) -> int | None:
@@ -325,6 +328,7 @@ class Diagnosis:
             "quantities": QUANTITIES,
             "provenance": dict(self.provenance),
             "mechanics": None if self.mechanics is None else json.loads(self.mechanics.to_json()),
+            "stability": None if self.stability is None else self.stability.to_dict(),
         }
 
     @staticmethod
@@ -336,8 +340,8 @@ class Diagnosis:
             fail(who, f"`content` must be a diagnosis of version {SCHEMA_VERSION}", found, do, error=FileFormatError)
         try:
             narrow = content["isthmus"]
-            # Files of earlier releases do not have it.
-            moved = content.get("mechanics")
+            # Files of earlier releases do not have them.
+            moved, steps = content.get("mechanics"), content.get("stability")
             return Diagnosis(
                 isthmus=Isthmus(
                     verdict=str(narrow["verdict"]),
@@ -354,6 +358,7 @@ class Diagnosis:
                 settings=dict(content["settings"]),
                 provenance=dict(content["provenance"]),
                 mechanics=None if moved is None else Mechanics.from_dict(moved),
+                stability=None if steps is None else Stability.from_dict(steps),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             fail(
@@ -418,7 +423,7 @@ def as_html(found: Diagnosis) -> str:
         before,
         _html.table(heads, rows[start:]),
         _html.table(("counted by", "says", "", "what it counts"), panel) if panel else "",
-        "" if found.mechanics is None else _html.items([found.mechanics.sentence]),
+        _html.items([one.sentence for one in (found.mechanics, found.stability) if one is not None]),
         _html.items(found.notes),
     )
 
@@ -515,6 +520,11 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "whole.cost": _quantity("mean over samples, sum over outputs; or cross-entropy"),
     "whole.unexplained": _quantity("cost / variance of Y (mse)"),
     "whole.criticality": _quantity("‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖; 0 at a minimum"),
+    "stability": _quantity(
+        "H_i = 2J_iᵀJ_i + 2·ridge of sample i, H their mean: gradient descent stays at the minimum iff ‖H‖ ≤ 2/η; with "
+        "batches of B, c = (N−B)/(B(N−1)), it stays up to η = 2/((1−c)‖H‖ + c·max‖H_i‖)"
+    ),
+    "stability.unstable_samples": _quantity("samples that are too sharp alone", "(‖H_i‖ − 2·ridge)/B + 2·ridge > 2/η"),
     "mechanics": _quantity(
         "leaky ResNets with targets and ridge: energies, Hamiltonian 𝓗(A_(ℓ−1), B_ℓ), momenta and costs of identity, "
         "step by step (measures.MechanicsArrays)"

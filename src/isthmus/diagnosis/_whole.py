@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,18 +15,23 @@ from isthmus.diagnosis._capture import first_tensor
 from isthmus.diagnosis._inputs import Batches
 from isthmus.measures import (
     Mechanics,
+    Stability,
     balance,
     forces,
     largest_stable_step,
     ntk_top_eigenvalue,
     ntk_trace,
     parameter_norms,
+    step_stability,
 )
 from isthmus.networks import FullyConnected, Network
 from isthmus.objective import class_indices, cost
 
 #: Samples of the NTK's largest eigenvalue, which takes tens of passes over them.
 NTK_SAMPLES = 200
+
+#: Samples whose curvature is looked at one by one: of fully connected layers, and of other modules.
+STABILITY_SAMPLES, OTHER_SAMPLES = 2000, 200
 
 #: Widest layer whose forces are computed: they take a decomposition of every layer.
 FORCE_WIDTH = 1000
@@ -123,6 +129,44 @@ def mechanics_of(net: Network, batches: Batches, Y: Any, loss: str, ridge: float
     """The mechanics of the network on the same samples, where its representations are a path."""
     rows = [value for args, kwargs in batches for value in (*args, *kwargs.values())]
     return net.mechanics(torch.cat(rows), targets_of("diagnose", Y, loss), ridge=ridge, loss=loss)
+
+
+def stability_of(
+    module: nn.Module,
+    batches: Batches,
+    Y: Any,
+    samples: int,
+    *,
+    loss: str,
+    ridge: float | None,
+    learning_rate: float,
+    training_batch: int | None,
+) -> tuple[Stability | None, str]:
+    """Whether the training's own steps stay at this minimum, on some of its samples; or None and why not."""
+    few = STABILITY_SAMPLES if hasattr(module, "Ws") else OTHER_SAMPLES
+    inputs, keywords = batches.first(few)
+    if len(inputs) != 1 or keywords or not isinstance(inputs[0], Tensor) or not inputs[0].is_floating_point():
+        return None, "stability not computed: it needs one array of numbers as input"
+    X = inputs[0]
+    # Evenly spaced ones of arrays, the first ones of a loader.
+    rows = torch.arange(len(X))
+    rows = rows if batches.samples is None else rows * samples // len(X)
+    targets = None if Y is None else targets_of("diagnose", Y, loss)[rows]
+    try:
+        found = step_stability(
+            module,
+            X,
+            targets,
+            learning_rate=learning_rate,
+            batch_size=None if training_batch is None else min(training_batch, samples),
+            ridge=ridge or 0.0,
+            loss=loss,
+            samples=samples,
+        )
+    # Transforms of torch.func refuse some modules, each in words of its own.
+    except (IsthmusError, RuntimeError, NotImplementedError) as problem:
+        return None, f"stability not computed: {' '.join(str(problem).split())[:200]}"
+    return replace(found, sample=tuple(int(rows[row]) for row in found.sample)), ""
 
 
 def targets_of(who: str, Y: Any, loss: str) -> Tensor:

@@ -88,6 +88,7 @@ from isthmus.measures._spectra import (
     stable_rank,
     weight_spectra,
 )
+from isthmus.measures._stability import Stability, ntk_blocks, sharpness, step_stability
 from isthmus.measures._stationarity import Stationarity, stationarity
 from isthmus.measures._topology import Topology, tripoints
 from isthmus.measures._tsp import PathLength, diameter, path_lower_bound, path_upper_bound, shortest_path
@@ -121,6 +122,7 @@ __all__ = [
     "Positivity",
     "Reading",
     "SigmaRank",
+    "Stability",
     "Stationarity",
     "StepEnergies",
     "Topology",
@@ -172,6 +174,7 @@ __all__ = [
     "mechanics",
     "minimal_weights",
     "momenta",
+    "ntk_blocks",
     "ntk_top_eigenvalue",
     "ntk_trace",
     "numerical_rank",
@@ -191,6 +194,7 @@ __all__ = [
     "representations",
     "rotations_about",
     "schatten",
+    "sharpness",
     "shortest_path",
     "signal_spectra",
     "sigma_rank_bounds",
@@ -199,6 +203,7 @@ __all__ = [
     "stationarity",
     "stationarity_of_representations",
     "step_energies",
+    "step_stability",
     "tangent_defect",
     "top_eigenvalue",
     "tripoints",

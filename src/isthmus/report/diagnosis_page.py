@@ -13,6 +13,7 @@ from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import plain
 from isthmus.diagnosis import Diagnosis, LayerDiagnosis, Spectrum
+from isthmus.measures import Stability
 from isthmus.report import depth, diagnosis_figures, frequencies, mechanics_page
 from isthmus.report.diagnosis_figures import bypassed, counted, weight_sizes
 from isthmus.report.layers import Layers
@@ -253,7 +254,26 @@ def _whole(found: Diagnosis, layers: Layers, quantities: Mapping[str, Any]) -> l
     table = Table("whole", "Numbers of the whole network", heads, [row[:width] for row in rows])
     deep = "depth" in found.whole
     figure = diagnosis_figures.sizes(found.layers, layers, found.rank if deep else None)
-    return [*([figure] if figure else []), *([table] if rows else []), *_forces(found.whole.get("forces"))]
+    blocks = [*([figure] if figure else []), *([table] if rows else []), *_forces(found.whole.get("forces"))]
+    return [*blocks, *_stability(found.stability)]
+
+
+def _stability(found: Stability | None) -> list[Block]:
+    """The answer, and the samples that are sharpest for steps of this size."""
+    if found is None:
+        return []
+    numbers = {
+        "largest step that stays": found.stable_step,
+        "the same by the trace of H": found.trace_step,
+        "least step that leaves": found.unstable_step,
+        "‖H‖": found.sharpness,
+        "Tr H": found.trace,
+    }
+    steps = Table("stability", "Steps at this minimum", ["number", "value"], [list(one) for one in numbers.items()])
+    worst = [list(pair) for pair in zip(found.sample, found.sample_sharpness)]
+    told = (f"{found.unstable_samples} samples are too sharp for steps of {found.learning_rate:g} by themselves.",)
+    sharp = Table("sharpest", "The sharpest samples", ["row", "‖H_i‖"], worst, told, folded=True)
+    return [Notes([found.sentence]), steps, sharp]
 
 
 def _forces(layers: Any) -> list[Block]:
