@@ -23,6 +23,7 @@ FAMILIES = {
             "Q-stable",
             "Q-repcost",
             "Q-geodesic",
+            "Q-nonneg",
             "Q-coi",
         ),
         *(

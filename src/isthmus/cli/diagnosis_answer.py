@@ -61,7 +61,7 @@ def _whole(found: Diagnosis) -> str:
 def _print_layers(out: Console, found: Diagnosis) -> None:
     wide = not out.is_terminal or out.width >= _WHOLE_TABLE
     more = ("kind", "weights", "units", "‖W‖", "stable rank") if wide else ()
-    rows = table("layer", *more, "rank of W", "dimensions", "rank of J", "all passes", "")
+    rows = table("layer", *more, "rank of W", "dimensions", "rank of J", "negative", "all passes", "")
     inside = set(found.isthmus.layers)
     for layer in found.layers:
         name = layer.name or "(output)"
@@ -70,7 +70,8 @@ def _print_layers(out: Console, found: Diagnosis) -> None:
         rows.add_row(*map(text, cells), text("← the isthmus" if marked else ""), style="bold" if marked else "")
     out.print(rows)
     out.print(
-        text("?: unclear; dimensions are those of the centred representation, W: weights, J: Jacobian"), style="dim"
+        text("?: unclear; dimensions: of the centred representation; W: weights, J: Jacobian; negative: ‖[Z]₋‖²/‖Z‖²"),
+        style="dim",
     )
 
 
@@ -87,7 +88,8 @@ def _counts(layer: LayerDiagnosis) -> list[str]:
 
     weights = layer.weights[0].spectrum if layer.weights else None
     passes = "—" if math.isnan(layer.bypass) else "yes" if layer.bypass <= NOTHING else "no"
-    return [_count(weights), _count(layer.dimensions), _count(layer.jacobian), passes]
+    negative = "—" if math.isnan(layer.negative_share) else f"{layer.negative_share:.1%}"
+    return [_count(weights), _count(layer.dimensions), _count(layer.jacobian), negative, passes]
 
 
 def _count(spectrum: Spectrum | None) -> str:

@@ -34,7 +34,7 @@ from isthmus.diagnosis._ranks import (
 from isthmus.diagnosis._result import Diagnosis, LayerDiagnosis, Spectrum, WeightDiagnosis
 from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum, weighted_layers
 from isthmus.diagnosis._whole import describe, fit_numbers, fully_connected_numbers, mechanics_of, stability_of
-from isthmus.measures import GapRule, Reading, bottleneck_rank, read_spectrum
+from isthmus.measures import GapRule, Reading, bottleneck_rank, nonnegativity, read_spectrum
 from isthmus.measures._bottleneck_rank import read_samples
 from isthmus.networks import FullyConnected, Network, from_torch
 from isthmus.objective import LOSSES
@@ -238,7 +238,9 @@ def _of_family(
         numbers |= fully_connected_numbers(chain, X.double(), ridge)
         if found.finite:
             order = [layer.name for layer in found.weighted]
-            narrow = isthmus_of_chain(bottleneck_rank(chain.trace(X.double())), order, chain.dims[0], chain.dims[-1])
+            trace = chain.trace(X.double())
+            narrow = isthmus_of_chain(bottleneck_rank(trace), order, chain.dims[0], chain.dims[-1])
+            numbers["nonnegativity"] = nonnegativity(trace, rank=narrow.rank).to_dict()["layers"]
     if family is not None and found.finite:
         numbers |= family.numbers(X)
     return numbers, narrow
@@ -411,6 +413,8 @@ class Findings:
             whole=whole,
             jacobian=None if jacobian is None else self._jacobian(jacobian),
             bypass=share,
+            negative_count=math.nan if seen is None else seen.signs[0],
+            negative_share=math.nan if seen is None else seen.signs[1],
         )
 
     def _weights(self, part: WeightPart, grid: tuple[int, ...] | None) -> WeightDiagnosis:

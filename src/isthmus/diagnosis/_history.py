@@ -99,12 +99,16 @@ class SpectrumSnapshot:
 
 @dataclass(frozen=True, eq=False)
 class LayerSnapshot:
-    """One layer: its weight matrices, and its representation (None if the forward never called it)."""
+    """One layer: its weight matrices, and its representation (None if the forward never called it).
+
+    ``negative_share`` is ‖[Z]₋‖²/‖Z‖² of its outputs: what a ReLU after it takes away.
+    """
 
     name: str
     kind: str
     weights: tuple[SpectrumSnapshot, ...]
     representation: SpectrumSnapshot | None
+    negative_share: float = math.nan
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -113,6 +117,7 @@ class LayerSnapshot:
             "kind": self.kind,
             "weights": [part.to_dict() for part in self.weights],
             "representation": None if self.representation is None else self.representation.to_dict(),
+            "negative_share": _number(self.negative_share),
         }
 
     @staticmethod
@@ -124,6 +129,8 @@ class LayerSnapshot:
             kind=_text(content["kind"]),
             weights=tuple(SpectrumSnapshot.from_dict(part) for part in _listed(content["weights"])),
             representation=None if inside is None else SpectrumSnapshot.from_dict(inside),
+            # Files of earlier releases do not have it.
+            negative_share=_known(content.get("negative_share"), low=0.0),
         )
 
 
@@ -202,6 +209,7 @@ def frame_row(snapshot: Snapshot, layer: LayerSnapshot | None) -> Mapping[str, A
         "weight_rank": main.rank if main is not None else None,
         "rank": inside.rank if inside is not None else None,
         "participation_ratio": inside.participation_ratio if inside is not None else math.nan,
+        "negative_share": layer.negative_share if layer is not None else math.nan,
         "norm_squared": snapshot.norm_squared,
         "cost": snapshot.cost,
         "sharpness": snapshot.sharpness,
@@ -263,6 +271,7 @@ QUANTITIES = {
     ),
     "snapshots.layers.representation.rank": "as for the weights",
     "snapshots.layers.representation.participation_ratio": "(Σs²)²/Σs⁴",
+    "snapshots.layers.negative_share": "‖[Z]₋‖²/‖Z‖² of the layer's outputs",
 }
 
 
@@ -401,7 +410,7 @@ class History:
 
 _COLUMNS = (
     *("step", "state", "layer", "kind", "weight_norm_squared", "largest", "stable_rank", "weight_rank", "rank"),
-    *("participation_ratio", "norm_squared", "cost", "sharpness"),
+    *("participation_ratio", "negative_share", "norm_squared", "cost", "sharpness"),
 )
 
 

@@ -38,6 +38,7 @@ from isthmus.diagnosis._ranks import rounding_floor
 from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum, weighted_layers
 from isthmus.diagnosis._whole import targets_of
 from isthmus.measures import participation_ratio, read_spectrum, sharpness
+from isthmus.measures._positivity import negative_part
 from isthmus.objective import LOSSES, cost
 
 #: Smaller side up to which all singular values are computed: an SVD of 512² takes a twentieth of a second.
@@ -127,12 +128,14 @@ class Camera:
         eps = unit_roundoff(module) * max(len(weighted), 1)
         layouts = {layer.name: layer.layout for layer in weighted}
         seen: dict[str, SpectrumSnapshot] = {}
+        signs: dict[str, float] = {}
         costs: list[float] = []
 
         def visit(name: str, output: Tensor, number: int) -> None:  # noqa: ARG001
             # Of a layer that is called several times, the last call.
             if name in layouts:
                 seen[name] = self._representation(output, layouts[name], eps)
+                signs[name] = negative_part(output)[1] if output.is_floating_point() else math.nan
             if name == "" and self._targets is not None:
                 costs.append(self._cost(output, self._targets))
 
@@ -142,7 +145,7 @@ class Camera:
                 stack.enter_context(torch.autocast(device, enabled=False))
             run_hooked(module, [self._call], dict.fromkeys([*layouts, ""]), visit, who=self._who)
             curvature = self._sharpness(module) if self._sharp else math.nan
-        layers = [self._layer(layer, seen.get(layer.name), eps) for layer in weighted]
+        layers = [self._layer(one, seen.get(one.name), signs.get(one.name, math.nan), eps) for one in weighted]
         bad = [
             f"{one.name or '(itself)'} ({part.label})"
             for one in layers
@@ -173,8 +176,9 @@ class Camera:
                 return math.nan
         return found.value
 
-    def _layer(self, layer: WeightedLayer, seen: SpectrumSnapshot | None, eps: float) -> LayerSnapshot:
-        return LayerSnapshot(layer.name, layer.kind, tuple(self._weights(part, eps) for part in layer.parts), seen)
+    def _layer(self, layer: WeightedLayer, seen: SpectrumSnapshot | None, sign: float, eps: float) -> LayerSnapshot:
+        weights = tuple(self._weights(part, eps) for part in layer.parts)
+        return LayerSnapshot(layer.name, layer.kind, weights, seen, sign)
 
     def _weights(self, part: WeightPart, eps: float) -> SpectrumSnapshot:
         found = weight_spectrum(part, exact_up_to=EXACT_UP_TO, k=TOP, seed=self._seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -248,6 +249,25 @@ class Seen:
     rows: StreamedSpectrum
     whole: StreamedSpectrum | None
     note: str
+    entries: int = 0
+    negative: int = 0
+    squares: float = 0.0
+    negative_squares: float = 0.0
+
+    def count_signs(self, output: Tensor) -> None:
+        """Add the signs of a batch: how many entries are negative, and how large they are."""
+        below = output.clamp_max(0)
+        self.entries += output.numel()
+        self.negative += int((output < 0).sum())
+        self.squares += float(torch.linalg.vector_norm(output, dtype=torch.float64)) ** 2
+        self.negative_squares += float(torch.linalg.vector_norm(below, dtype=torch.float64)) ** 2
+
+    @property
+    def signs(self) -> tuple[float, float]:
+        """Share of the entries that are negative, and their size ‖[Z]₋‖²/‖Z‖²; NaN where nothing was seen."""
+        if not self.entries or not math.isfinite(self.squares):
+            return math.nan, math.nan
+        return self.negative / self.entries, self.negative_squares / self.squares if self.squares > 0 else 0.0
 
     @property
     def dimensions(self) -> StreamedSpectrum:
@@ -292,6 +312,8 @@ def observe(
             layers[name] = Seen(stream(rows.shape[1], 0 if separate else KEPT), whole, note)
         seen = layers[name]
         seen.rows.update(rows)
+        if output.is_floating_point():
+            seen.count_signs(output)
         if seen.whole is not None and number == place.calls - 1:
             # Of a layer that is called several times, the last call.
             seen.whole.update(place.by_sample(output))

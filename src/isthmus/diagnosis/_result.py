@@ -151,6 +151,9 @@ class LayerDiagnosis:
         Median over samples of the singular values of J(x → layer).
     bypass : float
         Share of the outputs' variation that survives when this layer is frozen: 0 if everything passes through it.
+    negative_count, negative_share : float
+        Share of the entries of its outputs that are negative, and their size ‖[Z]₋‖²/‖Z‖²: both are small inside a
+        bottleneck, where a ReLU has nothing to do.
     """
 
     name: str
@@ -166,6 +169,8 @@ class LayerDiagnosis:
     whole: Spectrum | None
     jacobian: Spectrum | None
     bypass: float
+    negative_count: float = math.nan
+    negative_share: float = math.nan
 
     @property
     def dimensions(self) -> Spectrum | None:
@@ -193,6 +198,8 @@ class LayerDiagnosis:
             "weights": [w.to_dict() for w in self.weights],
             **{name: None if s is None else s.to_dict() for name, s in parts.items()},
             "bypass": _number(self.bypass),
+            "negative_count": _number(self.negative_count),
+            "negative_share": _number(self.negative_share),
             "participation_ratio": _number(self.participation_ratio),
         }
 
@@ -214,6 +221,9 @@ class LayerDiagnosis:
             note=str(content["note"]),
             weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
             bypass=_float(content["bypass"]),
+            # Files of earlier releases do not have them.
+            negative_count=_float(content.get("negative_count")),
+            negative_share=_float(content.get("negative_share")),
             **spectra,
         )
 
@@ -305,6 +315,8 @@ class Diagnosis:
                     "participation_ratio": layer.participation_ratio,
                     "jacobian_rank": layer.jacobian.rank if layer.jacobian else None,
                     "bypass": layer.bypass,
+                    "negative_count": layer.negative_count,
+                    "negative_share": layer.negative_share,
                     "note": layer.note,
                 }
             )
@@ -402,7 +414,18 @@ def as_html(found: Diagnosis) -> str:
     """Sentence, verdict, reasons, a table of the layers and the agreement panel; everything escaped, no scripts."""
     answer = _html.heading(_html.badge(found.verdict), f"<b>{_html.told(found.sentence)}</b>")
     inside = set(found.isthmus.layers)
-    heads = ("layer", "kind", "weights", "units", "‖W‖", "rank of W", "dimensions", "rank of J", "all passes through")
+    heads = (
+        "layer",
+        "kind",
+        "weights",
+        "units",
+        "‖W‖",
+        "rank of W",
+        "dimensions",
+        "rank of J",
+        "negative",
+        "all passes through",
+    )
     rows = [_cells(layer, (layer.name or "(output)") in inside) for layer in found.layers]
     # The layers of the isthmus are marked in the table; of a long one, the part around them is shown.
     first = next((i for i, layer in enumerate(found.layers) if (layer.name or "(output)") in inside), 0)
@@ -441,6 +464,7 @@ def _cells(layer: LayerDiagnosis, marked: bool) -> list[str]:
         _rank(main.spectrum) if main else "—",
         f"<b>{_rank(layer.dimensions)}</b>" if marked else _rank(layer.dimensions),
         _rank(layer.jacobian),
+        "—" if math.isnan(layer.negative_share) else f"{layer.negative_share:.1%}",
         passes,
     ]
 
@@ -499,6 +523,13 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "layers.participation_ratio": _quantity("(Σs²)²/Σs⁴ of the representation"),
     "layers.bypass": _quantity(
         "Σ‖f(x; layer frozen at x_0) − f(x_0)‖² / Σ‖f(x) − f(x_0)‖²", "everything passes through if ≤ 1e-9"
+    ),
+    "layers.negative_share": _quantity("‖[Z]₋‖²/‖Z‖² of the layer's outputs: what a ReLU after it takes away"),
+    "layers.negative_count": _quantity("share of the entries of the layer's outputs that are negative"),
+    "whole.nonnegativity": _quantity(
+        "fully connected networks, layer by layer: change = ‖σ(α̃) − α̃‖/‖α̃‖; with the rank k, excess = "
+        "‖W_ℓ‖² + ‖b_ℓ‖² − k and R1 = ‖θ_(≤ℓ)‖² − kℓ ≥ R1_below = 2 log(s_1⋯s_k) of Jα̃_ℓ(x); change is near 0 "
+        "inside a bottleneck, excess in every layer of a deep network of least norm"
     ),
     "whole.norm_squared": _quantity("‖θ‖² = Σ‖W_ℓ‖² + ‖b_ℓ‖², all parameters"),
     "whole.norm_per_depth": _quantity("‖θ‖²/L; fully connected networks only; tends to the rank from above with depth"),

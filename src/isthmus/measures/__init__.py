@@ -56,7 +56,7 @@ from isthmus.measures._ntk import (
     top_eigenvalue,
 )
 from isthmus.measures._orbits import OrbitDistance, distance_matrix, orbit_distance, rotations_about
-from isthmus.measures._positivity import Positivity, is_completely_positive
+from isthmus.measures._positivity import NonNegativity, Positivity, is_completely_positive, nonnegativity
 from isthmus.measures._rays import class_separation, ray_concentration, ray_groups
 from isthmus.measures._representation_cost import (
     CostEstimate,
@@ -115,6 +115,7 @@ __all__ = [
     "LargeSpectrum",
     "Mechanics",
     "MechanicsArrays",
+    "NonNegativity",
     "Norms",
     "Operator",
     "OrbitDistance",
@@ -174,6 +175,7 @@ __all__ = [
     "mechanics",
     "minimal_weights",
     "momenta",
+    "nonnegativity",
     "ntk_blocks",
     "ntk_top_eigenvalue",
     "ntk_trace",

@@ -1,7 +1,11 @@
-"""Is a kernel completely positive, K = BᵀB with B ≥ 0? Certificates for "yes" and "no"; otherwise "unknown"."""
+"""Non-negative representations: σ(α̃) = α̃ inside the bottleneck, and kernels that fit into an orthant.
+
+A kernel is completely positive, K = BᵀB with B ≥ 0, by certificates for "yes" and "no"; otherwise "unknown".
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +19,8 @@ from torch import Tensor
 from isthmus._checks import as_matrix, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus.linalg import CHUNK_BYTES
+from isthmus.measures._norms import parameter_norms
+from isthmus.trace import Trace
 
 #: Rows and columns of K up to which a factor is searched for.
 SEARCH_SIZE = 100
@@ -218,3 +224,109 @@ def _searched_factors(
             B = minimize(misfit, B.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
             B = B.reshape(rows, n)
         yield B
+
+
+# ---- Q-nonneg: inside the bottleneck σ(α̃) = α̃ up to small terms, and passing a layer costs k and no more
+
+
+#: Samples at which the Jacobians of the layers are taken, evenly spaced.
+JACOBIAN_POINTS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class NonNegativity:
+    """What σ does to the pre-activations of each layer, and what the norm of each layer exceeds the rank by.
+
+    Attributes
+    ----------
+    negative_count : Tensor (L − 1,)
+        Share of the entries of α̃_ℓ(X) that are negative, ℓ = 1 … L − 1.
+    negative_share : Tensor (L − 1,)
+        Their size, ‖[α̃_ℓ]₋‖²/‖α̃_ℓ‖²; 0 where α̃_ℓ vanishes.
+    change : Tensor (L − 1,)
+        ‖σ(α̃_ℓ) − α̃_ℓ‖/‖α̃_ℓ‖: 0 where the layer's activation does nothing.
+    rank : int or None
+        k, as given.
+    excess : Tensor (L,)
+        ‖W_ℓ‖² + ‖b_ℓ‖² − k, ℓ = 1 … L; they add up to ‖θ‖² − kL. NaN without a rank.
+    R1, R1_below : Tensor (L,)
+        ‖θ_{≤ℓ}‖² − kℓ, the sum of the first ℓ of them, and 2 log(s_1 ⋯ s_k) of Jα̃_ℓ(x), the largest over some samples:
+        R(α̃_ℓ; Ω, ℓ) − kℓ, which tends to R1(α̃_ℓ; Ω), lies between. NaN without a rank.
+    """
+
+    negative_count: Tensor
+    negative_share: Tensor
+    change: Tensor
+    rank: int | None
+    excess: Tensor
+    R1: Tensor
+    R1_below: Tensor
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, layer by layer; what is not finite is null."""
+        names = ("negative_count", "negative_share", "change", "excess", "R1", "R1_below")
+        columns = {name: getattr(self, name).tolist() for name in names}
+        rows = [
+            {name: _number(values[ell]) if ell < len(values) else None for name, values in columns.items()}
+            for ell in range(len(self.excess))
+        ]
+        return {"rank": self.rank, "layers": [{"layer": ell + 1, **row} for ell, row in enumerate(rows)]}
+
+
+@cites("bottleneck2023", "§3.3", ids=("Q-nonneg",))
+@torch.no_grad()
+def nonnegativity(trace: Trace, *, rank: int | None = None) -> NonNegativity:
+    """Share and size of the negative pre-activations of each layer, and ‖W_ℓ‖² + ‖b_ℓ‖² − k.
+
+    Inside the bottleneck of a deep network of minimal norm σ(α̃_ℓ) = α̃_ℓ up to small terms, and R1 adds up along the
+    path, R1(f) = R1(α̃_ℓ) + R1(σ(α̃_ℓ) → f), so that R1(id; α̃_ℓ) → 0: a layer costs ‖W_ℓ‖² + ‖b_ℓ‖² = k + O(1/L). Minima
+    are balanced, so that the excess is shared by all layers, those at the ends too; the signs tell the inside apart.
+
+    Parameters
+    ----------
+    trace : Trace
+    rank : int, optional
+        k, for example that of :func:`~isthmus.measures.bottleneck_rank`.
+    """
+    if rank is not None:
+        check_integer("nonnegativity", "rank", rank, low=0, high=min(trace.dims))
+    counts, shares, changes = [], [], []
+    for ell, Z in enumerate(trace.preactivations[:-1], start=1):
+        size, (count, share) = float(Z.norm()), negative_part(Z)
+        counts.append(count)
+        shares.append(share)
+        changes.append(float((trace.activations[ell] - Z).norm()) / size if size > 0 else 0.0)
+    norms = parameter_norms(trace)
+    excess = norms.layers - (math.nan if rank is None else rank)
+    below = torch.full_like(excess, math.nan) if rank is None else _log_products(trace, rank)
+    count, share, change = (torch.tensor(values, dtype=torch.float64) for values in (counts, shares, changes))
+    return NonNegativity(count, share, change, rank, excess, excess.cumsum(0), below)
+
+
+def negative_part(Z: Tensor) -> tuple[float, float]:
+    """Share of the entries of Z that are negative, and their size ‖[Z]₋‖²/‖Z‖²; NaN if Z is empty or not finite."""
+    if Z.numel() == 0:
+        return math.nan, math.nan
+    scale = float(Z.abs().max())
+    if not math.isfinite(scale):
+        return math.nan, math.nan
+    # Squares of very small or large entries leave the range of numbers: scale first.
+    part = Z.double() / (scale or 1.0)
+    whole = float(part.square().sum())
+    return float((Z < 0).double().mean()), float(part.clamp_max(0.0).square().sum()) / (whole or 1.0)
+
+
+def _log_products(trace: Trace, rank: int) -> Tensor:
+    """2 log(s_1 ⋯ s_k) of Jα̃_ℓ(x), the largest over some samples, ℓ = 1 … L; −∞ where the Jacobian has less rank."""
+    rows = torch.linspace(0, trace.samples - 1, min(trace.samples, JACOBIAN_POINTS)).long().unique()
+    J = trace.Ws[0].double().expand(len(rows), -1, -1)
+    found = []
+    for ell in range(1, trace.depth + 1):
+        if ell > 1:
+            J = trace.Ws[ell - 1].double() @ (trace.derivative(ell - 1)[rows, :, None].double() * J)
+        found.append(2.0 * torch.linalg.svdvals(J)[:, :rank].log().sum(1).max())
+    return torch.stack(found)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -66,6 +66,7 @@ _LEAD = "How many directions each layer uses, counted in three ways."
 _LAYERS_TOLD = (
     "Ranks are counts of values that clearly stand out; “?” is an unclear drop, empty is not computed.",
     "Bypass is the share of the outputs' variation that survives when the layer is frozen: 0 if all passes through it.",
+    "Negative is the size of the negative outputs, ‖[Z]₋‖²/‖Z‖²: near 0 inside a bottleneck, where ReLUs do nothing.",
 )
 
 
@@ -96,6 +97,11 @@ def page_of_document(document: Any) -> Page:
 _FORCES_TOLD = (
     "Of each hidden representation: towards the origin by the layer before, away from it by the layer after.",
     "At a minimum they cancel (cosine −1) where no hypothesis fails; the state names one that does.",
+)
+
+
+_NONNEGATIVITY_TOLD = (
+    "Inside a bottleneck of rank k activations change little, and in a deep network a layer costs little more than k.",
 )
 
 
@@ -153,11 +159,11 @@ def _layers(found: Diagnosis, layers: Layers) -> list[Block]:
         ranks = [", ".join(filter(None, (counted(part.spectrum) for part in layer.weights)))]
         ranks += [counted(layer.dimensions), counted(layer.jacobian)]
         passes = "" if math.isnan(layer.bypass) else "no" if bypassed(layer) else "yes"
-        last = [passes, layer.bypass, *weight_sizes(layer), layer.participation_ratio]
+        last = [passes, layer.bypass, layer.negative_share, *weight_sizes(layer), layer.participation_ratio]
         rows.append([name, state, layer.kind, layer.units, *ranks, *last])
         done.append([name, layer.type_name, layer.calls, layer.rows, *_methods(layer)])
-    heads = ["layer", "where", "kind", "units", "rank of W", "dimensions", "rank of J", "all passes", "bypass", "‖W‖"]
-    heads += ["largest s(W)", "stable rank", "participation ratio"]
+    heads = ["layer", "where", "kind", "units", "rank of W", "dimensions", "rank of J", "all passes", "bypass"]
+    heads += ["negative", "‖W‖", "largest s(W)", "stable rank", "participation ratio"]
     long = len(rows) > 12
     how = ["layer", "class", "calls", "rows", "weights", "representation", "Jacobian", "note"]
     return [
@@ -255,7 +261,26 @@ def _whole(found: Diagnosis, layers: Layers, quantities: Mapping[str, Any]) -> l
     deep = "depth" in found.whole
     figure = diagnosis_figures.sizes(found.layers, layers, found.rank if deep else None)
     blocks = [*([figure] if figure else []), *([table] if rows else []), *_forces(found.whole.get("forces"))]
-    return [*blocks, *_stability(found.stability)]
+    return [*blocks, *_nonnegativity(found.whole.get("nonnegativity")), *_stability(found.stability)]
+
+
+def _nonnegativity(layers: Any) -> list[Block]:
+    """What σ does to each layer, and what each layer costs beyond the rank."""
+    if not isinstance(layers, list) or not layers:
+        return []
+    keys = ("layer", "negative_count", "negative_share", "change", "excess", "R1", "R1_below")
+    rows = [[one.get(key) for key in keys] for one in layers if isinstance(one, Mapping)]
+    heads = [
+        "layer",
+        "negative entries",
+        "their size",
+        "‖σ(α̃) − α̃‖/‖α̃‖",
+        "‖W_ℓ‖² + ‖b_ℓ‖² − k",
+        "R1 up to here",
+        "at least",
+    ]
+    title = "What each layer changes, and costs beyond the rank"
+    return [Table("nonnegativity", title, heads, rows, _NONNEGATIVITY_TOLD, folded=len(rows) > 12)]
 
 
 def _stability(found: Stability | None) -> list[Block]:
