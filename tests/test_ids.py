@@ -23,6 +23,7 @@ FAMILIES = {
             "Q-stable",
             "Q-repcost",
             "Q-geodesic",
+            "Q-minimum",
             "Q-nonneg",
             "Q-coi",
         ),

@@ -52,6 +52,9 @@ def diagnose_command(
     training_batch: Annotated[
         int | None, typer.Option(metavar="B", help="Samples of one training step. By default all.")
     ] = None,
+    true_rank: Annotated[
+        int | None, typer.Option(metavar="K", help="Of the task, as `isthmus discover` finds it: is it recovered?")
+    ] = None,
     layers: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Layers to look at; may be repeated. By default all.")
     ] = None,
@@ -94,7 +97,7 @@ def diagnose_command(
         net = own_network(_WHO, str(module), Path(weights or "")) if model is None else layers_of(saved)
         X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
         options = {"ridge": ridge, "loss": loss.value, "layers": layers or None, "seed": seed}
-        options |= {"learning_rate": learning_rate, "training_batch": training_batch}
+        options |= {"learning_rate": learning_rate, "training_batch": training_batch, "true_rank": true_rank}
         found = diagnose(net, X, targets, **options, progress=progress)
         origin = {"data": data.name, "targets": None if y is None else y.name, "module": module}
         origin |= reading(decimal, exclude)

@@ -33,8 +33,9 @@ def print_diagnosis(found: Diagnosis, folder: Path) -> None:
     _print_agreement(out, found)
     out.print()
     out.print(text(_whole(found)))
-    if found.stability is not None:
-        out.print(text(found.stability.sentence))
+    for one in (found.minimum, found.stability):
+        if one is not None:
+            out.print(text(one.sentence))
     if found.notes:
         out.print()
         out.print(text("how it was done:"), style="dim")

@@ -33,8 +33,17 @@ from isthmus.diagnosis._ranks import (
 )
 from isthmus.diagnosis._result import Diagnosis, LayerDiagnosis, Spectrum, WeightDiagnosis
 from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum, weighted_layers
-from isthmus.diagnosis._whole import describe, fit_numbers, fully_connected_numbers, mechanics_of, stability_of
-from isthmus.measures import GapRule, Reading, bottleneck_rank, nonnegativity, read_spectrum
+from isthmus.diagnosis._whole import (
+    describe,
+    fit_numbers,
+    fully_connected_numbers,
+    mechanics_of,
+    minimum_of,
+    rank_in_use,
+    stability_of,
+    targets_of,
+)
+from isthmus.measures import GapRule, Minimum, Reading, bottleneck_rank, nonnegativity, read_spectrum
 from isthmus.measures._bottleneck_rank import read_samples
 from isthmus.networks import FullyConnected, Network, from_torch
 from isthmus.objective import LOSSES
@@ -55,6 +64,7 @@ def diagnose(
     loss: str = "mse",
     learning_rate: float | None = None,
     training_batch: int | None = None,
+    true_rank: int | None = None,
     layers: Sequence[str] | str | None = None,
     batch_size: int = 256,
     jacobian_samples: int = 16,
@@ -85,6 +95,10 @@ def diagnose(
         sharp for them (:func:`isthmus.measures.step_stability`, which says in what convention).
     training_batch : int, optional
         Samples of one training step; all unless given.
+    true_rank : int, optional
+        Of the task, for example ``discover(X, Y).rank``. With targets and ``ridge``, ``minimum`` says of a fully
+        connected network whether it recovers the rank, over- or underestimates it, and fits
+        (:func:`isthmus.measures.kind_of_minimum`). Without it, only that the rank is overestimated can be shown.
     layers : str or sequence of str, optional
         Names or globs of the layers to look at; all unless given.
     batch_size : int, default 256
@@ -124,6 +138,8 @@ def diagnose(
         check_number(who, "learning_rate", learning_rate, low=0.0, low_open=True)
     if training_batch is not None:
         check_integer(who, "training_batch", training_batch, low=1)
+    if true_rank is not None:
+        check_integer(who, "true_rank", true_rank, low=0)
     check_integer(who, "seed", seed, low=0)
     plain, notes = unwrap(module)
     family = plain if isinstance(plain, Network) else None
@@ -150,7 +166,7 @@ def diagnose(
         steps = None
         if learning_rate is not None and found.finite:
             options = {"loss": loss, "ridge": ridge, "learning_rate": learning_rate, "training_batch": training_batch}
-            steps, why_not = stability_of(_fully_connected(run) or run, batches, Y, found.seen.samples, **options)
+            steps, why_not = stability_of(fully_connected(run) or run, batches, Y, found.seen.samples, **options)
             notes += [why_not] if why_not else []
     notes += _notes_on(found.jacobians)
     table = found.layers()
@@ -159,6 +175,9 @@ def diagnose(
         more, by_trace = _of_family(plain, family, batches.first(TRACE_SAMPLES)[0], found, ridge)
         numbers |= more
         narrow = by_trace or narrow
+    reached = None
+    if Y is not None and ridge and layers is None and found.finite and batches.samples is not None:
+        reached = _minimum(plain, batches, targets_of(who, Y, loss), narrow, numbers, ridge, loss, true_rank)
     moved = None
     if family is not None and Y is not None and ridge is not None:
         moved = mechanics_of(family, batches, Y, loss, ridge)
@@ -167,6 +186,7 @@ def diagnose(
         "loss": loss,
         "learning_rate": learning_rate,
         "training_batch": training_batch,
+        "true_rank": true_rank,
         "layers": [layers] if isinstance(layers, str) else None if layers is None else list(layers),
         "batch_size": batch_size,
         "jacobian_samples": jacobian_samples,
@@ -187,6 +207,7 @@ def diagnose(
         provenance=provenance(seed=seed, dtype=how, device=numbers["device"], started=started, seconds=spent),
         mechanics=moved,
         stability=steps,
+        minimum=reached,
     )
 
 
@@ -233,7 +254,7 @@ def _of_family(
     narrow = None
     if len(inputs) != 1:
         return numbers, narrow
-    X, chain = inputs[0], _fully_connected(plain)
+    X, chain = inputs[0], fully_connected(plain)
     if chain is not None and X.ndim == 2:
         numbers |= fully_connected_numbers(chain, X.double(), ridge)
         if found.finite:
@@ -244,6 +265,29 @@ def _of_family(
     if family is not None and found.finite:
         numbers |= family.numbers(X)
     return numbers, narrow
+
+
+def _minimum(
+    plain: nn.Module,
+    batches: Batches,
+    targets: Tensor,
+    narrow: Isthmus,
+    numbers: Mapping[str, Any],
+    ridge: float,
+    loss: str,
+    true_rank: int | None,
+) -> Minimum | None:
+    """Which kind of minimum a fully connected network is at, on some of the samples; None of other modules."""
+    chain, inputs = fully_connected(plain), batches.first(TRACE_SAMPLES)[0]
+    if chain is None or len(inputs) != 1 or inputs[0].ndim != 2:
+        return None
+    assert batches.samples is not None
+    X = inputs[0].double()
+    rows = torch.arange(len(X)) * batches.samples // len(X)
+    gradient = numbers.get("criticality") or 0.0
+    rank = rank_in_use(narrow, X, chain)
+    options = {"rank": rank, "loss": loss, "ridge": ridge, "true_rank": true_rank, "gradient": gradient}
+    return minimum_of(chain.double(), X, targets[rows], **options)
 
 
 def as_torch(module: nn.Module) -> nn.Module:
@@ -266,7 +310,8 @@ def as_torch(module: nn.Module) -> nn.Module:
         return whole
 
 
-def _fully_connected(module: nn.Module) -> FullyConnected | None:
+def fully_connected(module: nn.Module) -> FullyConnected | None:
+    """The module as a fully connected network, if it is one."""
     try:
         net = from_torch(module)
     except IsthmusError:

@@ -15,6 +15,7 @@ from isthmus import _html
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
 from isthmus.diagnosis._result import SCHEMA_VERSION
+from isthmus.measures._minima import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,6 +153,8 @@ class Snapshot:
         Of the targets, if there are any; else NaN.
     sharpness : float
         ‖H‖ of the Gauss–Newton matrix, ridge included, if a learning rate was given; else NaN.
+    minimum : str
+        Which kind of minimum it is, of a fully connected network with targets and ridge; else empty.
     """
 
     step: int
@@ -161,6 +164,7 @@ class Snapshot:
     norm_squared: float
     cost: float
     sharpness: float = math.nan
+    minimum: str = ""
 
     def __getitem__(self, name: str) -> LayerSnapshot:
         """The layer of this name."""
@@ -175,6 +179,7 @@ class Snapshot:
             "norm_squared": _number(self.norm_squared),
             "cost": _number(self.cost),
             "sharpness": _number(self.sharpness),
+            "minimum": self.minimum,
             "layers": [layer.to_dict() for layer in self.layers],
         }
 
@@ -188,8 +193,9 @@ class Snapshot:
             layers=tuple(LayerSnapshot.from_dict(layer) for layer in _listed(content["layers"])),
             norm_squared=_known(content["norm_squared"], low=0.0),
             cost=_known(content["cost"]),
-            # Files of earlier releases do not have it.
+            # Files of earlier releases do not have these.
             sharpness=_known(content.get("sharpness"), low=0.0),
+            minimum=_text(content.get("minimum", ""), ("", *KINDS)),
         )
 
 
@@ -213,6 +219,7 @@ def frame_row(snapshot: Snapshot, layer: LayerSnapshot | None) -> Mapping[str, A
         "norm_squared": snapshot.norm_squared,
         "cost": snapshot.cost,
         "sharpness": snapshot.sharpness,
+        "minimum": snapshot.minimum,
     }
 
 
@@ -262,6 +269,7 @@ QUANTITIES = {
     "snapshots.norm_squared": "‖θ‖² of all parameters",
     "snapshots.cost": "mean over samples, sum over outputs; or cross-entropy",
     "snapshots.sharpness": "‖H‖ of the Gauss–Newton matrix on some samples, 2·ridge included: steps up to 2/‖H‖ stay",
+    "snapshots.minimum": "kind of minimum: rank-recovering, over- or underestimating, fitting or not; undetermined",
     "snapshots.layers.weights.values": f"the {TOP} largest singular values s_i(W), in float64",
     "snapshots.layers.weights.norm_squared": "‖W‖²_F",
     "snapshots.layers.weights.stable_rank": "‖W‖²_F/s_1²",
@@ -320,7 +328,12 @@ class History:
             doubt = f"; {len(spoiled)} not whole, the first at step {spoiled[0].step} ({spoiled[0].state})"
         first, last = self.snapshots[0], self.snapshots[-1]
         norms = f"‖θ‖² went from {_html.number(first.norm_squared)} to {_html.number(last.norm_squared)}"
-        return f"{count} from step {first.step} to {last.step}: {norms}{doubt}{self._steps()}."
+        return f"{count} from step {first.step} to {last.step}: {norms}{doubt}{self._steps()}{self._kind()}."
+
+    def _kind(self) -> str:
+        """What kind of minimum it ends at, if that can be said."""
+        kind = self.snapshots[-1].minimum
+        return f"; it ends {kind}" if kind not in ("", "undetermined") else ""
 
     def _steps(self) -> str:
         """Whether the steps of the training are too long for where it is, if they are known."""
@@ -410,7 +423,7 @@ class History:
 
 _COLUMNS = (
     *("step", "state", "layer", "kind", "weight_norm_squared", "largest", "stable_rank", "weight_rank", "rank"),
-    *("participation_ratio", "negative_share", "norm_squared", "cost", "sharpness"),
+    *("participation_ratio", "negative_share", "norm_squared", "cost", "sharpness", "minimum"),
 )
 
 

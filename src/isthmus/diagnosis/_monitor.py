@@ -21,7 +21,7 @@ from isthmus._checks import check_choice, check_integer, check_number, fail
 from isthmus._errors import DataError, FileFormatError, IsthmusError
 from isthmus._tensorfile import DTYPES, MAX_FILE_BYTES, read_body, read_header
 from isthmus.diagnosis._capture import run_hooked, untouched, unwrap
-from isthmus.diagnosis._diagnose import as_torch, unit_roundoff, wanted
+from isthmus.diagnosis._diagnose import as_torch, fully_connected, unit_roundoff, wanted
 from isthmus.diagnosis._history import (
     FAILED,
     MEASURED,
@@ -34,10 +34,10 @@ from isthmus.diagnosis._history import (
 )
 from isthmus.diagnosis._inputs import batches
 from isthmus.diagnosis._observe import as_rows
-from isthmus.diagnosis._ranks import rounding_floor
+from isthmus.diagnosis._ranks import isthmus_of_chain, rounding_floor
 from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum, weighted_layers
-from isthmus.diagnosis._whole import targets_of
-from isthmus.measures import participation_ratio, read_spectrum, sharpness
+from isthmus.diagnosis._whole import minimum_of, rank_in_use, relative_gradient, targets_of
+from isthmus.measures import bottleneck_rank, participation_ratio, read_spectrum, sharpness
 from isthmus.measures._positivity import negative_part
 from isthmus.objective import LOSSES, cost
 
@@ -81,12 +81,15 @@ class Camera:
         seed: int = 0,
         learning_rate: float | None = None,
         ridge: float | None = None,
+        true_rank: int | None = None,
     ) -> None:
+        if true_rank is not None:
+            check_integer(who, "true_rank", true_rank, low=0)
         check_choice(who, "loss", loss, LOSSES)
         for name, value in (("learning_rate", learning_rate), ("ridge", ridge)):
             if value is not None:
                 check_number(who, name, value, low=0.0, low_open=name == "learning_rate")
-        self._sharp, self._ridge = learning_rate is not None, ridge
+        self._sharp, self._ridge, self._true_rank = learning_rate is not None, ridge, true_rank
         check_integer(who, "max_samples", max_samples, low=2)
         self.module, notes = unwrap(module, who=who)
         self._who, self._layers, self._loss, self._seed = who, layers, loss, seed
@@ -160,7 +163,23 @@ class Camera:
             norm_squared=sum(_square(p) for p in self.module.parameters()),
             cost=costs[-1] if costs else math.nan,
             sharpness=curvature,
+            minimum="" if bad else self._minimum(module),
         )
+
+    def _minimum(self, module: nn.Module) -> str:
+        """Which kind of minimum a fully connected network is at; empty of others, and without targets or ridge."""
+        args, kwargs = self._call
+        if self._targets is None or not self._ridge or kwargs or len(args) != 1 or args[0].ndim != 2:
+            return ""
+        chain = fully_connected(module)
+        if chain is None:
+            return ""
+        chain, X, targets = chain.double(), args[0].double(), self._targets.to(args[0].device)
+        names = [str(ell) for ell in range(1, chain.depth + 1)]
+        narrow = isthmus_of_chain(bottleneck_rank(chain.trace(X)), names, chain.dims[0], chain.dims[-1])
+        gradient = relative_gradient(chain, X, targets, self._loss, self._ridge)
+        options = {"loss": self._loss, "ridge": self._ridge, "true_rank": self._true_rank, "gradient": gradient}
+        return minimum_of(chain, X, targets, rank=rank_in_use(narrow, X, chain), **options).kind
 
     def _sharpness(self, module: nn.Module) -> float:
         """‖H‖ on a few samples; NaN where inputs are no array of numbers, or torch.func refuses the module."""
@@ -302,7 +321,10 @@ class Monitor:
     learning_rate : float, optional
         Of the loop: adds the sharpness ‖H‖ to every snapshot, and whether steps of this size stay at the end.
     ridge : float, optional
-        Weight decay of the loop, in this library's convention.
+        Weight decay of the loop, in this library's convention. With targets, of a fully connected network, adds to
+        every snapshot which kind of minimum it is.
+    true_rank : int, optional
+        Of the task, without which only that the rank is overestimated can be shown.
     loss, unpack, seed
         As in ``diagnose``.
 
@@ -350,6 +372,7 @@ class Monitor:
         loss: str = "mse",
         learning_rate: float | None = None,
         ridge: float | None = None,
+        true_rank: int | None = None,
         unpack: Callable[[Any], Any] | None = None,
         seed: int = 0,
     ) -> None:
@@ -360,7 +383,7 @@ class Monitor:
             got = type(optimizer).__name__
             fail(who, "`optimizer` must be a torch.optim.Optimizer", got, "Pass the one that the loop steps.")
         options = {"loss": loss, "layers": layers, "max_samples": max_samples, "unpack": unpack, "seed": seed}
-        options |= {"learning_rate": learning_rate, "ridge": ridge}
+        options |= {"learning_rate": learning_rate, "ridge": ridge, "true_rank": true_rank}
         self._camera = Camera(who, module, X, Y, **options)
         if optimizer is None and module._compiled_call_impl is not None:
             got, do = "a module compiled in place", "Pass `optimizer`: its steps are counted instead."
@@ -375,6 +398,7 @@ class Monitor:
             "loss": None if Y is None else loss,
             "learning_rate": learning_rate,
             "ridge": ridge,
+            "true_rank": true_rank,
             "seed": seed,
         }
         self.step = 0

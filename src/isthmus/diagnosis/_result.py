@@ -16,7 +16,16 @@ from isthmus._checks import fail
 from isthmus._errors import FileFormatError
 from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.diagnosis._ranks import Evidence, Isthmus
-from isthmus.measures import FrequencySpectrum, GapRule, Mechanics, Reading, Stability, participation_ratio, stable_rank
+from isthmus.measures import (
+    FrequencySpectrum,
+    GapRule,
+    Mechanics,
+    Minimum,
+    Reading,
+    Stability,
+    participation_ratio,
+    stable_rank,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -251,6 +260,8 @@ class Diagnosis:
         Of a leaky ResNet, where targets and ridge were given.
     stability : Stability or None
         Whether the training's steps stay at this minimum, where its learning rate was given.
+    minimum : Minimum or None
+        Which kind of minimum a fully connected network is at, where targets and ridge were given.
     """
 
     isthmus: Isthmus
@@ -263,6 +274,7 @@ class Diagnosis:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     mechanics: Mechanics | None = None
     stability: Stability | None = None
+    minimum: Minimum | None = None
 
     @property
     def rank(self) -> int | None:
@@ -341,6 +353,7 @@ class Diagnosis:
             "provenance": dict(self.provenance),
             "mechanics": None if self.mechanics is None else json.loads(self.mechanics.to_json()),
             "stability": None if self.stability is None else self.stability.to_dict(),
+            "minimum": None if self.minimum is None else self.minimum.to_dict(),
         }
 
     @staticmethod
@@ -353,7 +366,7 @@ class Diagnosis:
         try:
             narrow = content["isthmus"]
             # Files of earlier releases do not have them.
-            moved, steps = content.get("mechanics"), content.get("stability")
+            moved, steps, reached = (content.get(name) for name in ("mechanics", "stability", "minimum"))
             return Diagnosis(
                 isthmus=Isthmus(
                     verdict=str(narrow["verdict"]),
@@ -371,6 +384,7 @@ class Diagnosis:
                 provenance=dict(content["provenance"]),
                 mechanics=None if moved is None else Mechanics.from_dict(moved),
                 stability=None if steps is None else Stability.from_dict(steps),
+                minimum=None if reached is None else Minimum.from_dict(reached),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             fail(
@@ -446,7 +460,7 @@ def as_html(found: Diagnosis) -> str:
         before,
         _html.table(heads, rows[start:]),
         _html.table(("counted by", "says", "", "what it counts"), panel) if panel else "",
-        _html.items([one.sentence for one in (found.mechanics, found.stability) if one is not None]),
+        _html.items([one.sentence for one in (found.mechanics, found.minimum, found.stability) if one is not None]),
         _html.items(found.notes),
     )
 
@@ -556,6 +570,11 @@ QUANTITIES: dict[str, dict[str, Any]] = {
         "batches of B, c = (N−B)/(B(N−1)), it stays up to η = 2/((1−c)‖H‖ + c·max‖H_i‖)"
     ),
     "stability.unstable_samples": _quantity("samples that are too sharp alone", "(‖H_i‖ − 2·ridge)/B + 2·ridge > 2/η"),
+    "minimum.kind": _quantity(
+        "fully connected networks with targets and ridge: the rank against the true one, or that of the least "
+        "cost + ridge·‖θ‖² = ridge·L·k + cost + ridge·R1",
+        "fits if cost ≤ 0.1 of that of the best constant; undetermined where the other ranks are not known",
+    ),
     "mechanics": _quantity(
         "leaky ResNets with targets and ridge: energies, Hamiltonian 𝓗(A_(ℓ−1), B_ℓ), momenta and costs of identity, "
         "step by step (measures.MechanicsArrays)"

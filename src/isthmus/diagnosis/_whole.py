@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -13,25 +14,34 @@ from isthmus._checks import as_tensor, fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus.diagnosis._capture import first_tensor
 from isthmus.diagnosis._inputs import Batches
+from isthmus.diagnosis._ranks import Isthmus
 from isthmus.measures import (
+    KernelNorm,
     Mechanics,
+    Minimum,
     Stability,
     balance,
     forces,
+    kind_of_minimum,
     largest_stable_step,
     ntk_top_eigenvalue,
     ntk_trace,
     parameter_norms,
+    read_spectrum,
     step_stability,
 )
 from isthmus.networks import FullyConnected, Network
 from isthmus.objective import class_indices, cost
+from isthmus.trace import Trace
 
 #: Samples of the NTK's largest eigenvalue, which takes tens of passes over them.
 NTK_SAMPLES = 200
 
 #: Samples whose curvature is looked at one by one: of fully connected layers, and of other modules.
 STABILITY_SAMPLES, OTHER_SAMPLES = 2000, 200
+
+#: Share of the cost of the best constant up to which targets count as fitted.
+FITS = 0.1
 
 #: Widest layer whose forces are computed: they take a decomposition of every layer.
 FORCE_WIDTH = 1000
@@ -167,6 +177,97 @@ def stability_of(
     except (IsthmusError, RuntimeError, NotImplementedError) as problem:
         return None, f"stability not computed: {' '.join(str(problem).split())[:200]}"
     return replace(found, sample=tuple(int(rows[row]) for row in found.sample)), ""
+
+
+def minimum_of(
+    net: FullyConnected,
+    X: Tensor,
+    targets: Tensor,
+    *,
+    rank: int | None,
+    loss: str,
+    ridge: float,
+    true_rank: int | None = None,
+    gradient: float = 0.0,
+) -> Minimum:
+    """Which kind of minimum a fully connected network is at, on samples X with these targets.
+
+    Its layers projected on fewer directions, with the least weights for that, are the networks of lower rank that it is
+    compared with: they are not trained, and can show no more than that the rank is overestimated.
+    """
+    targets = targets.to(X) if targets.is_floating_point() else targets.to(X.device)
+
+    def numbers(one: FullyConnected) -> tuple[float, float]:
+        with torch.no_grad():
+            return float(cost(one(X), targets, loss)), parameter_norms(one).total
+
+    own, norm = numbers(net)
+    if not math.isfinite(own + norm):
+        return Minimum("undetermined", "its cost is not finite", rank, true_rank, False, ())
+    below = {}
+    if rank is not None and true_rank is None:
+        for k in range(rank):
+            narrow = _narrowed(net, X, rank, k)
+            with torch.no_grad():
+                below[k] = float(cost(narrow.outputs, targets, loss)), _least_norm(narrow)
+    return kind_of_minimum(
+        rank=rank,
+        cost=own,
+        norm=norm,
+        ridge=ridge,
+        depth=net.depth,
+        fit=FITS * _scale(targets, loss),
+        true_rank=true_rank,
+        below={k: pair for k, pair in below.items() if math.isfinite(sum(pair))},
+        gradient=gradient,
+    )
+
+
+def rank_in_use(narrow: Isthmus, X: Tensor, net: FullyConnected) -> int | None:
+    """The rank; where nothing is narrower than it must be, that of inputs and outputs, if the data have as many."""
+    if narrow.verdict != "none":
+        return narrow.rank
+    most = min(net.dims[0], net.dims[-1])
+    return most if int(torch.linalg.matrix_rank(X - X.mean(0))) >= most else None
+
+
+def relative_gradient(net: FullyConnected, X: Tensor, targets: Tensor, loss: str, ridge: float) -> float:
+    """‖∇(cost + ridge·‖θ‖²)‖/‖2·ridge·θ‖; 0 for a network that vanishes."""
+    parameters = [p.detach().requires_grad_() for p in net.parameters()]
+    named = dict(zip((name for name, _ in net.named_parameters()), parameters))
+    with torch.enable_grad():
+        value = cost(torch.func.functional_call(net, named, (X,)), targets, loss)
+        gradients = torch.autograd.grad(value, parameters)
+    pull = [2.0 * ridge * p.detach() for p in parameters]
+    size = math.sqrt(sum(float(q.square().sum()) for q in pull))
+    left = math.sqrt(sum(float((g + q).square().sum()) for g, q in zip(gradients, pull)))
+    return left / size if size > 0 else 0.0
+
+
+def _narrowed(net: FullyConnected, X: Tensor, rank: int, k: int) -> Trace:
+    """The network with every layer of this rank projected on its k leading directions, on X."""
+    narrow = copy.deepcopy(net)
+    for ell, A in enumerate(net.trace(X).preactivations[:-1], start=1):
+        reading = read_spectrum(torch.linalg.svdvals(A - A.mean(0)))
+        if reading.status in ("clear", "full") and reading.count == rank:
+            narrow.pinch_(X, ell, k)
+    return narrow.trace(X)
+
+
+def _least_norm(trace: Trace) -> float:
+    """Σ_ℓ min(‖W_ℓ‖² + ‖b_ℓ‖², ‖Z_ℓ(Z^σ_(ℓ−1))⁺‖²): of weights with the same representations on these samples."""
+    total = 0.0
+    for ell, norm in enumerate(parameter_norms(trace).layers.tolist(), start=1):
+        total += min(norm, KernelNorm(trace.Z_sigma(ell - 1)).square(trace.Z(ell)))
+    return total
+
+
+def _scale(targets: Tensor, loss: str) -> float:
+    """Cost of the best constant: the variance of the targets, or the entropy of the classes."""
+    if loss == "mse":
+        return float((targets - targets.mean(0)).square().flatten(1).sum(1).mean())
+    shares = targets.double().mean(0) if targets.is_floating_point() else torch.bincount(targets) / len(targets)
+    return float(torch.special.entr(shares).sum())
 
 
 def targets_of(who: str, Y: Any, loss: str) -> Tensor:

@@ -44,6 +44,7 @@ from isthmus.measures._mechanics import (
     momenta,
     step_energies,
 )
+from isthmus.measures._minima import Minimum, RankCost, kind_of_minimum
 from isthmus.measures._norms import Balance, Norms, balance, parameter_norms
 from isthmus.measures._ntk import (
     Eigenvalue,
@@ -115,12 +116,14 @@ __all__ = [
     "LargeSpectrum",
     "Mechanics",
     "MechanicsArrays",
+    "Minimum",
     "NonNegativity",
     "Norms",
     "Operator",
     "OrbitDistance",
     "PathLength",
     "Positivity",
+    "RankCost",
     "Reading",
     "SigmaRank",
     "Stability",
@@ -163,6 +166,7 @@ __all__ = [
     "kernel_path",
     "kernels",
     "kept_frequencies",
+    "kind_of_minimum",
     "lagrangian_weights",
     "large_spectrum",
     "largest_stable_step",

@@ -261,6 +261,8 @@ def _whole(found: Diagnosis, layers: Layers, quantities: Mapping[str, Any]) -> l
     deep = "depth" in found.whole
     figure = diagnosis_figures.sizes(found.layers, layers, found.rank if deep else None)
     blocks = [*([figure] if figure else []), *([table] if rows else []), *_forces(found.whole.get("forces"))]
+    if found.minimum is not None:
+        blocks.append(Notes([found.minimum.sentence]))
     return [*blocks, *_nonnegativity(found.whole.get("nonnegativity")), *_stability(found.stability)]
 
 
