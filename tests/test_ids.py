@@ -11,7 +11,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAPERS = {"features2022", "rank2023", "bottleneck2023", "talk2023", "hamiltonian2024"}
 
 FAMILIES = {
-    "model": ["M-fc", "M-leaky", "M-conv", "M-kernel"],
+    "model": ["M-fc", "M-leaky", "M-resnet", "M-conv", "M-kernel"],
     "quantity": [
         *(
             "Q-norm",

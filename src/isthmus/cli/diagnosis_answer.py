@@ -54,6 +54,7 @@ def _whole(found: Diagnosis) -> str:
         "unexplained": "unexplained share of the variance",
         "criticality": "‖∇‖/‖2λθ‖ (0 at a minimum)",
         "layer_imbalance": "imbalance of the layers",
+        "output_depth": "effective depth by the outputs",
     }
     told += [f"{label} {_number(numbers[key])}" for key, label in shown.items() if numbers.get(key) is not None]
     return " · ".join(told)

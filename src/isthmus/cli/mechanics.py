@@ -38,6 +38,10 @@ def mechanics_command(
     exclude: ExcludeInput = None,
     decimal: Decimal = DecimalMark.point,
     loss: Annotated[Loss, typer.Option(help="Of the targets.")] = Loss.mse,
+    effective_depth: Annotated[
+        float | None,
+        typer.Option(metavar="L̃", help="That a plain ResNet is read with; by default what its outputs amount to."),
+    ] = None,
     gamma_share: Annotated[
         float, typer.Option(metavar="γ₀", help="γ as a share of ‖K‖, of the stable energies.")
     ] = 1e-3,
@@ -69,6 +73,7 @@ def mechanics_command(
         if Y is None:
             raise typer.BadParameter("--y is needed: momenta are gradients of the cost")
         options = {"loss": loss.value, "gamma_share": gamma_share, "tolerance": tolerance, "kinks": kinks}
+        options["effective_depth"] = effective_depth
         found = mechanics(layers_of(saved), X, Y, ridge=ridge, **options)
     if out is not None:
         from isthmus.report import save_report

@@ -562,6 +562,10 @@ QUANTITIES: dict[str, dict[str, Any]] = {
         "keep; mean: what they have at ω = 0",
         _GAP,
     ),
+    "whole.output_depth": _quantity(
+        "LeakyResNet with L̃ = 0 only: the L̃ for which its path, read as a leaky one, ends as large as it begins; "
+        "log(‖A_L‖/‖A_0‖) up to O(ρ)"
+    ),
     "whole.cost": _quantity("mean over samples, sum over outputs; or cross-entropy"),
     "whole.unexplained": _quantity("cost / variance of Y (mse)"),
     "whole.criticality": _quantity("‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖; 0 at a minimum"),

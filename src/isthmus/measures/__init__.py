@@ -34,14 +34,17 @@ from isthmus.measures._identity_cost import (
 )
 from isthmus.measures._jacobian import JacobianRank, agop, jacobian, jacobian_of_trace, jacobian_rank, jacobian_spectra
 from isthmus.measures._mechanics import (
+    LeakyReading,
     Mechanics,
     MechanicsArrays,
     StepEnergies,
+    as_leaky,
     flow,
     hamiltonian,
     lagrangian_weights,
     mechanics,
     momenta,
+    output_depth,
     step_energies,
 )
 from isthmus.measures._minima import Minimum, RankCost, kind_of_minimum
@@ -114,6 +117,7 @@ __all__ = [
     "KeptFrequencies",
     "KeptFrequency",
     "LargeSpectrum",
+    "LeakyReading",
     "Mechanics",
     "MechanicsArrays",
     "Minimum",
@@ -133,6 +137,7 @@ __all__ = [
     "TraceEstimate",
     "TwoNN",
     "agop",
+    "as_leaky",
     "balance",
     "bottleneck_rank",
     "class_separation",
@@ -185,6 +190,7 @@ __all__ = [
     "ntk_trace",
     "numerical_rank",
     "orbit_distance",
+    "output_depth",
     "parameter_norms",
     "participation_ratio",
     "path_lower_bound",

@@ -452,12 +452,16 @@ def mechanics(
     *,
     ridge: float,
     loss: str = "mse",
+    effective_depth: float | None = None,
     gamma_share: float = GAMMA_SHARE,
     tolerance: float = TOLERANCE,
     kinks: float = 0.0,
     batch_size: int | None = None,
 ) -> Mechanics:
     """Energies, momenta, Hamiltonian and criticality of a leaky ResNet at every step of its path.
+
+    A plain ResNet (L̃ = 0) without biases is read as the leaky one that it is, exactly, when its outputs are scaled down
+    (:func:`as_leaky`).
 
     Parameters
     ----------
@@ -469,6 +473,9 @@ def mechanics(
     ridge : float
         It was trained with. λ of the paper is 2L̃·ridge.
     loss : {"mse", "cross_entropy"}
+    effective_depth : float, optional
+        L̃ that a plain ResNet is read with, below its number of steps; by default :func:`output_depth`, for which the
+        path ends as large as it began. Not for networks that have an L̃ of their own.
     gamma_share : float, default 1e-3
         γ_ℓ = ``gamma_share``·‖K_ℓ‖_op of the stable energies.
     tolerance : float, default 0.05
@@ -521,7 +528,15 @@ def mechanics(
         )
     if batch_size is not None:
         check_integer(who, "batch_size", batch_size, low=1)
-    why = _why_not(L_tilde, ridge)
+    if effective_depth is not None:
+        check_number(who, "effective_depth", effective_depth, low=0.0, low_open=True, high=float(net.layers))
+        if L_tilde > 0.0:
+            must, fix = "`effective_depth` is for a plain ResNet", "Leave it out: the network has its own."
+            fail(who, must, f"{effective_depth:g} for a network with {L_tilde:g}", fix)
+    plain_resnet = L_tilde == 0.0 and ridge > 0.0 and not net.bias
+    if plain_resnet:
+        L_tilde = output_depth(net, inputs) if effective_depth is None else effective_depth
+    why = _why_not(L_tilde, ridge, plain_resnet)
     if why:
         return Mechanics("not applicable", why, L_tilde, ridge, gamma_share, tolerance, len(inputs), None, kinks)
     # Every representation and momentum of a chunk is alive at once.
@@ -529,9 +544,12 @@ def mechanics(
     if kinks > 0.0 and rows < len(inputs):
         fix = "Pass kinks=0, fewer samples, or a larger `batch_size` if there is memory for it."
         fail(who, f"`kinks` > 0 needs all {len(inputs)} samples at once", f"batches of {rows}", fix)
-    sums, lam = _Sums(net.layers), 2.0 * L_tilde * ridge
+    sums, lam, reading = _Sums(net.layers), 2.0 * L_tilde * ridge, None
     for part, answers in zip(inputs.split(rows), targets.split(rows)):
         trace = net.trace(part)
+        if plain_resnet:
+            reading = as_leaky(trace, L_tilde)
+            trace, lam = reading.trace, 2.0 * L_tilde * ridge * reading.ridge_factor
         plain = momenta(trace, answers, lam, loss=loss, samples=len(inputs))
         chosen = plain
         if kinks > 0.0 and all(bool(B.isfinite().all()) for B in plain):
@@ -545,17 +563,21 @@ def mechanics(
         return Mechanics("not applicable", why, L_tilde, ridge, gamma_share, tolerance, len(inputs), None, kinks)
     arrays = sums.arrays(gamma_share)
     state, reason = _judge(arrays, tolerance)
+    if reading is not None:
+        reason += f". A plain ResNet, read with L̃ = {L_tilde:.3g} and outputs scaled by {reading.scale:.3g}"
     reversing = tuple(net.reversing)
     if reversing:
         reason += f". ρ·L̃ ≥ 1 in {len(reversing)} of {net.layers} steps"
     return Mechanics(state, reason, L_tilde, ridge, gamma_share, tolerance, len(inputs), arrays, kinks)
 
 
-def _why_not(L_tilde: float, ridge: float) -> str:
-    if L_tilde <= 0.0:
-        return "effective_depth is 0: λ/2L̃ and the momenta are not defined for a plain ResNet"
+def _why_not(L_tilde: float, ridge: float, plain_resnet: bool) -> str:
     if ridge <= 0.0:
         return "ridge is 0: the momenta −(1/λ)∂C/∂A are not defined"
+    if L_tilde <= 0.0 and plain_resnet:
+        return "the outputs of this plain ResNet are no larger than its inputs: it has no effective depth"
+    if L_tilde <= 0.0:
+        return "effective_depth is 0: with biases a plain ResNet is no leaky one, λ/2L̃ and the momenta are not defined"
     return ""
 
 
@@ -697,3 +719,108 @@ def _plane(gram: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
     # A fixed sign: the path ends to the right of, and above, where it begins.
     sign = torch.where(coordinates[-1] < coordinates[0], -1.0, 1.0)
     return (coordinates * sign).numpy()
+
+
+# ---- M-resnet: a plain ResNet is a leaky one with its outputs scaled down (the leak shift)
+
+
+@dataclass(frozen=True, eq=False)
+class LeakyReading:
+    """A plain ResNet as a leaky one.
+
+    Attributes
+    ----------
+    trace : LeakyTrace
+        The same inputs and outputs; representations are s_ℓA_ℓ, s_ℓ = Π_{m≤ℓ}(1 − ρ'_mL̃).
+    scale : float
+        s_L, which tends to e^{−L̃} as steps get short: what the end of the path is multiplied by. ``trace.W_out``
+        divides by it.
+    ridge_factor : float
+        What multiplies the ridge, so that both have the same penalty.
+    """
+
+    trace: LeakyTrace
+    scale: float
+    ridge_factor: float
+
+
+@cites("hamiltonian2024", "§1.2, output scaling", ids=("M-resnet",))
+def as_leaky(trace: LeakyTrace, effective_depth: float) -> LeakyReading:
+    """The leaky ResNet of depth L̃ that a plain one without biases is, exactly, step by step.
+
+    α_ℓ = α_{ℓ-1} + ρW_ℓσ(α_{ℓ-1}) times s_ℓ = Π_{m≤ℓ}(1 − ρ'_mL̃) is a leaky step of length ρ' with
+    W'_ℓ = (1 − ρ'_ℓL̃)(ρ_ℓ/ρ'_ℓ)W_ℓ, because σ is positively homogeneous. The lengths are those with
+    ρ'_ℓ‖W'_ℓ‖² = κρ_ℓ‖W_ℓ‖² for one κ and Σρ' = 1 (equidistant ones stay): the penalties are proportional, so that
+    critical points are critical points and minima minima, at ridge' = ridge/κ. (Departs from the paper, where W stays
+    the same: that holds up to O(ρ).)
+
+    Parameters
+    ----------
+    trace : LeakyTrace
+        Of a network with effective depth 0 and no bias.
+    effective_depth : float
+        L̃ in (0, L).
+    """
+    who = "as_leaky"
+    c = check_number(who, "effective_depth", effective_depth, low=0.0, low_open=True)
+    if trace.effective_depth != 0.0 or trace.bias or not c < trace.depth:
+        got = f"L̃ = {trace.effective_depth:g}, bias {trace.bias:g}, to be read with {c:g} on {trace.depth} steps"
+        fail(who, "the network must be a plain ResNet without biases, of more than L̃ steps", got, "Choose a smaller L̃.")
+    lengths, kappa = _leaking_lengths(trace.rho, c)
+    keep = 1.0 - lengths * c
+    scales = torch.cat([keep.new_ones(1), keep.cumprod(0)])
+    factors = keep * trace.rho / lengths
+    shifted = dataclasses.replace(
+        trace,
+        Ws=tuple(factor * W for factor, W in zip(factors, trace.Ws)),
+        rho=lengths,
+        representations=tuple(scale * R for scale, R in zip(scales, trace.representations)),
+        effective_depth=c,
+        W_out=trace.W_out / scales[-1],
+    )
+    return LeakyReading(shifted, float(scales[-1]), 1.0 / kappa)
+
+
+def _leaking_lengths(rho: Tensor, c: float) -> tuple[Tensor, float]:
+    """ρ' with Σρ' = Σρ and (1 − ρ'c)²ρ/ρ' = κ, and κ, by bisection on log κ."""
+
+    def lengths(kappa: float) -> Tensor:
+        # The root below 1/c of (1 − xc)² = qx, q = κ/ρ.
+        q = kappa / rho
+        return 2.0 / (2.0 * c + q + (q * (q + 4.0 * c)).sqrt())
+
+    low, high, whole = 1e-300, 1e300, float(rho.sum())
+    for _ in range(200):
+        middle = math.sqrt(low) * math.sqrt(high)
+        if float(lengths(middle).sum()) > whole:
+            low = middle
+        else:
+            high = middle
+    return lengths(high), high
+
+
+@cites("hamiltonian2024", "§1.2, output scaling", ids=("M-resnet",))
+@torch.no_grad()
+def output_depth(net: Any, X: Any) -> float:
+    """L̃ with which a plain ResNet is read so that its path ends as large as it begins, Π(1 − ρ'_ℓL̃)·‖A_L‖ = ‖A_0‖.
+
+    log(‖A_L‖/‖A_0‖) up to O(ρ), and 0 where the path does not grow. Under the cross-entropy outputs grow during a
+    training, and with them this effective depth.
+    """
+    inputs = as_matrix("output_depth", "X", X, columns=net.d_in)
+    rows = chunk_rows(len(inputs), 8.0 * 2 * net.width * (net.layers + 1), CHUNK_BYTES)
+    start = end = 0.0
+    for part in inputs.split(rows):
+        path = net.trace(part).representations
+        start, end = math.hypot(start, float(path[0].norm())), math.hypot(end, float(path[-1].norm()))
+    if not end > start > 0.0:
+        return 0.0
+    rho, wanted = net.rho.cpu(), math.log(start) - math.log(end)
+    low, high = 0.0, float(net.layers)
+    for _ in range(100):
+        c = (low + high) / 2.0
+        if float((1.0 - c * _leaking_lengths(rho, c)[0]).log().sum()) > wanted:
+            low = c
+        else:
+            high = c
+    return low

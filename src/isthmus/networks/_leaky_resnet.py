@@ -16,7 +16,7 @@ from isthmus._activations import Rounding
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError, IsthmusError, NumericalWarning
-from isthmus.measures import Mechanics, mechanics
+from isthmus.measures import Mechanics, mechanics, output_depth
 from isthmus.measures._identity_cost import GAMMA_SHARE
 from isthmus.measures._mechanics import TOLERANCE
 from isthmus.networks._direct import Direct, Shares, activate_, add_product, multiply, pull_back_
@@ -300,6 +300,37 @@ class LeakyResNet(Network):
                     step.bias.copy_(math.sqrt(length) * W[:, width])
         return net
 
+    @classmethod
+    @cites("hamiltonian2024", "§1.1, traditional ResNet", ids=("M-resnet",))
+    def from_resnet(
+        cls,
+        Vs: Sequence[Any],
+        bs: Sequence[Any] | None = None,
+        *,
+        W_in: Any = None,
+        W_out: Any = None,
+        slope: float = 0.0,
+    ) -> Self:
+        """The plain ResNet α_ℓ = α_{ℓ-1} + V_ℓσ(α_{ℓ-1}) + b_ℓ: L̃ = 0, equidistant steps, W_ℓ = L·V_ℓ.
+
+        Its parameters are √L·V_ℓ: where ‖V‖² was penalised by ``ridge``, ``ridge``/L is the one of this network. Blocks
+        of two matrices, α + Vσ(Uα), are not of this form.
+
+        Parameters
+        ----------
+        Vs : sequence of arrays (w, w)
+        bs : sequence of arrays (w,), optional
+        W_in, W_out : array (w, d_in), (d_out, w), optional
+            The identity by default.
+        slope : float
+        """
+        L = len(Vs)
+        Ws = [L * torch.as_tensor(V) for V in Vs]
+        if bs is not None:
+            Ws = [torch.cat([W, L * torch.as_tensor(b)[:, None]], 1) for W, b in zip(Ws, bs, strict=True)]
+        options = {"W_in": W_in, "W_out": W_out, "slope": slope, "bias": 0.0 if bs is None else 1.0}
+        return cls.from_weights(Ws, [1.0 / max(L, 1)] * L, effective_depth=0.0, **options)
+
     @property
     def stages(self) -> tuple[LeakyStep, ...]:
         """The steps as modules."""
@@ -458,6 +489,10 @@ class LeakyResNet(Network):
     def representations(self, X: Tensor) -> dict[int, Tensor]:
         """A_0 … A_L."""
         return dict(enumerate(self.trace(X).representations))
+
+    def numbers(self, X: Tensor) -> dict[str, Any]:
+        """Of a plain ResNet the effective depth that its outputs amount to."""
+        return {"output_depth": output_depth(self, X)} if self.effective_depth == 0.0 else {}
 
     def mechanics(self, X: Tensor, Y: Tensor, *, ridge: float, loss: str) -> Mechanics:
         """Not applicable, and why, where it cannot be had."""

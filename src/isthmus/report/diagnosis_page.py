@@ -61,6 +61,7 @@ _WHOLE = {
     "ntk_top": "largest eigenvalue of the NTK",
     "ntk_top_state": "how that eigenvalue was found",
     "largest_stable_step": "largest stable step",
+    "output_depth": "effective depth by the outputs",
 }
 _LEAD = "How many directions each layer uses, counted in three ways."
 _LAYERS_TOLD = (
