@@ -25,6 +25,7 @@ FAMILIES = {
             "Q-geodesic",
             "Q-minimum",
             "Q-nonneg",
+            "Q-domain",
             "Q-coi",
         ),
         *(

@@ -4,6 +4,7 @@ from isthmus.linalg import log_pseudo_determinant, numerical_rank, schatten, sin
 from isthmus.measures._bottleneck_rank import BottleneckRank, RankEvidence, bottleneck_rank
 from isthmus.measures._denoising import Denoising, denoising, distance_to_data, projection_defect, tangent_defect
 from isthmus.measures._dimension import TwoNN, flattening_loss, two_nn
+from isthmus.measures._domain import DomainMeasures, domain_measures
 from isthmus.measures._forces import Forces, forces, stationarity_of_representations
 from isthmus.measures._frequencies import (
     FrequencyReading,
@@ -102,6 +103,7 @@ __all__ = [
     "BottleneckRank",
     "CostEstimate",
     "Denoising",
+    "DomainMeasures",
     "Eigenvalue",
     "Estimate",
     "RankEvidence",
@@ -151,6 +153,7 @@ __all__ = [
     "diameter",
     "distance_matrix",
     "distance_to_data",
+    "domain_measures",
     "estimate_costs",
     "fewer_columns",
     "filter_spectra",
