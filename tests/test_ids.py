@@ -56,6 +56,8 @@ FAMILIES = {
 }
 FIELDS = {"kind", "paper", "where", "statement"}
 EXTRA = {"claim": {"hypotheses", "twin"}, "figure": {"settings", "outcome"}}
+#: What a quantity or an algorithm may have as well, both or neither.
+CONDITIONS = {"hypotheses", "twin"}
 
 
 def load_pending():
@@ -91,7 +93,9 @@ def test_no_id_outside_the_families(ids):
 def test_every_id_has_its_fields(ids):
     for name, table in ids.items():
         required = FIELDS | EXTRA.get(table["kind"], set())
-        assert required <= set(table) <= required | {"rate", "hypotheses", "twin"}, name
+        if table["kind"] in ("model", "quantity", "algorithm") and CONDITIONS & set(table):
+            required |= CONDITIONS
+        assert required <= set(table) <= required | {"rate"}, name
         assert "rate" not in table or (table["rate"] is True and table["kind"] == "claim"), name
         for field in required - {"paper"}:
             assert isinstance(table[field], str) and table[field].strip(), (name, field)

@@ -7,7 +7,7 @@ everywhere in code. Z^σ_0 is X as columns, Z^σ_ℓ = σ(Z_ℓ), each with a la
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,9 @@ from isthmus.trace import Trace, Traceable, activate, with_ones
 
 #: Weights that give the representations back to this share are those of admissible ones.
 ADMISSIBLE = 1e-8
+
+#: σ of one's own, entry by entry.
+Activation = Callable[[Tensor], Tensor]
 
 #: Samples up to which N × N covariances are formed.
 MAX_SAMPLES = 5000
@@ -81,10 +84,12 @@ def minimal_weights(
 
 
 @cites("features2022", "Prop. 1", ids=("A-zopt",))
-def inadmissibility(Zs: Sequence[Any], X: Any, *, slope: float = 0.0, bias: float = 1.0) -> tuple[float, ...]:
+def inadmissibility(
+    Zs: Sequence[Any], X: Any, *, slope: float = 0.0, bias: float = 1.0, activation: Activation | None = None
+) -> tuple[float, ...]:
     """‖Z_ℓ(I − P)‖/‖Z_ℓ‖ for ℓ = 1 … L, P the projection onto Im(Z^σ_{ℓ-1})ᵀ: 0 where some W_ℓ gives Z_ℓ."""
     shares = []
-    for S, Z in _neighbours("inadmissibility", Zs, X, slope, bias):
+    for S, Z in _neighbours("inadmissibility", Zs, X, slope, bias, activation):
         norm = KernelNorm(S)
         V = norm.Vh[: norm.rank]
         shares.append(_share(Z - (Z @ V.mT) @ V, Z))
@@ -93,7 +98,13 @@ def inadmissibility(Zs: Sequence[Any], X: Any, *, slope: float = 0.0, bias: floa
 
 @cites("features2022", "Prop. 1, §3.3", ids=("A-zopt",))
 def representation_cost_terms(
-    Zs: Sequence[Any], X: Any, *, slope: float = 0.0, bias: float = 1.0, gamma: float = 0.0
+    Zs: Sequence[Any],
+    X: Any,
+    *,
+    slope: float = 0.0,
+    bias: float = 1.0,
+    gamma: float = 0.0,
+    activation: Activation | None = None,
 ) -> tuple[float, ...]:
     """‖Z_ℓ(Z^σ_{ℓ-1})⁺‖² for ℓ = 1 … L; with γ > 0 its stable form Tr[Z_ℓ(K^σ_{ℓ-1} + γI)⁻¹Z_ℓᵀ].
 
@@ -101,7 +112,7 @@ def representation_cost_terms(
     For γ = 0 a term is ∞ where Z_ℓ is not admissible.
     """
     check_number("representation_cost_terms", "gamma", gamma, low=0.0)
-    pairs = _neighbours("representation_cost_terms", Zs, X, slope, bias)
+    pairs = _neighbours("representation_cost_terms", Zs, X, slope, bias, activation)
     return tuple(KernelNorm(S).square(Z, gamma) for S, Z in pairs)
 
 
@@ -116,6 +127,7 @@ def representation_loss(
     slope: float = 0.0,
     bias: float = 1.0,
     gamma: float = 0.0,
+    activation: Activation | None = None,
 ) -> float:
     """𝓛^r(Z) = C(Z_L) + λΣ_ℓ‖Z_ℓ(Z^σ_{ℓ-1})⁺‖², the loss in terms of representations; λ = ``ridge``.
 
@@ -125,9 +137,11 @@ def representation_loss(
     X, Y : arrays (N, n_0), (N, n_L) (or (N,) of labels)
     gamma : float, default 0
         Absolute γ of the stable form; with 0 the loss is ∞ at representations that are not admissible.
+    activation : callable, optional
+        Any σ, entrywise, in the place of σ_a.
     """
     check_number("representation_loss", "ridge", ridge, low=0.0)
-    terms = representation_cost_terms(Zs, X, slope=slope, bias=bias, gamma=gamma)
+    terms = representation_cost_terms(Zs, X, slope=slope, bias=bias, gamma=gamma, activation=activation)
     return _cost_of(Zs[-1], Y, loss) + (ridge * sum(terms) if ridge > 0.0 else 0.0)
 
 
@@ -205,11 +219,13 @@ def _checked(who: str, Zs: Sequence[Any], X: Any) -> tuple[Tensor, list[Tensor]]
     return inputs, given
 
 
-def _neighbours(who: str, Zs: Sequence[Any], X: Any, slope: float, bias: float) -> list[tuple[Tensor, Tensor]]:
+def _neighbours(
+    who: str, Zs: Sequence[Any], X: Any, slope: float, bias: float, activation: Activation | None
+) -> list[tuple[Tensor, Tensor]]:
     """(Z^σ_{ℓ-1}, Z_ℓ) for ℓ = 1 … L."""
     inputs, given = _checked(who, Zs, X)
     check_number(who, "slope", slope, low=-1.0, high=1.0)
-    before = [inputs.mT, *(activate(Z, slope) for Z in given[:-1])]
+    before = [inputs.mT, *(activate(Z, slope) if activation is None else activation(Z) for Z in given[:-1])]
     return [(with_ones(S, bias), Z) for S, Z in zip(before, given)]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
@@ -36,8 +36,9 @@ class ZOptimum:
 
     Attributes
     ----------
-    network : FullyConnected or None
-        Ψ of the representations, made admissible; None for an activation other than σ_a.
+    network : FullyConnected, nn.Sequential or None
+        Ψ of the representations, made admissible: linear layers and the activation in turn (``nn.Linear`` with the bias
+        βb_ℓ) where that is not σ_a. None after divergence.
     Ws : tuple of Tensor (n_ℓ, n_{ℓ-1} + 1)
         Its weights, the bias b_ℓ as last column; without that column when β = 0. Empty after divergence.
     loss : float
@@ -57,7 +58,7 @@ class ZOptimum:
     seconds : float
     """
 
-    network: FullyConnected | None
+    network: FullyConnected | nn.Sequential | None
     Ws: tuple[Tensor, ...]
     loss: float
     relaxed_loss: float
@@ -79,7 +80,7 @@ def optimise_representations(
     slope: float = 0.0,
     bias: float = 1.0,
     activation: Callable[[Tensor], Tensor] | None = None,
-    start: FullyConnected | None = None,
+    start: FullyConnected | nn.Sequential | None = None,
     gammas: Sequence[float] = GAMMAS,
     iterations: int = 400,
     seed: int = 0,
@@ -90,6 +91,9 @@ def optimise_representations(
     penalised problem, finite for every Z. With W at that minimum its gradient is that of the penalty alone (envelope
     theorem): no derivative of an inverse is taken, and only (n+1) × (n+1) systems are solved. Z_1 never leaves
     Im(Z^σ_0)ᵀ, which does not move: it is kept as C_1·diag(s)Vᵀ with the SVD of Z^σ_0, its term being ‖C_1‖².
+
+    None of this asks anything of σ but that it acts entry by entry and is differentiable almost everywhere: unlike the
+    reformulation over covariances it holds for tanh, softplus, sine, … as for σ_a.
 
     Parameters
     ----------
@@ -103,9 +107,10 @@ def optimise_representations(
     slope, bias : float
         a of σ_a, and β.
     activation : callable, optional
-        Any σ, entrywise, instead of σ_a: the result then has weights and no network.
-    start : FullyConnected, optional
-        Where to begin; by default a random network.
+        Any σ, entrywise, instead of σ_a: ``torch.tanh``, ``nn.Softplus()``, a function of your own. A module with
+        parameters is taken as it is.
+    start : FullyConnected, or nn.Sequential of ``nn.Linear`` and activations, optional
+        Where to begin: its weights are taken, its activation is not. By default a random network.
     gammas : sequence of float
         Shares of ‖Z^σ_{ℓ-1}‖²/n_{ℓ-1} at the beginning of each stage, decreasing.
     iterations : int
@@ -125,10 +130,12 @@ def optimise_representations(
         fail(who, "`gammas` must decrease", list(gammas), "Pass e.g. (0.1, 0.01, 0.001).")
     outputs = targets.shape[1] if targets.ndim == 2 else int(targets.max()) + 1
     dims = [inputs.shape[1], *(check_integer(who, "widths", n, low=1) for n in widths), outputs]
-    net = _start(who, start, dims, slope, bias, seed)
+    if activation is not None:
+        _check_entrywise(who, activation)
+    weights = _start(who, start, dims, slope, bias, seed)
     problem = _Problem(inputs, targets, ridge, loss, bias, activation or (lambda Z: activate(Z, slope)))
 
-    variables = problem.variables(net)
+    variables = problem.variables(weights)
     history, finished, relaxed = [], True, math.nan
     for share in shares:
         scales = problem.scales(variables, share)
@@ -141,12 +148,7 @@ def optimise_representations(
             return ZOptimum(None, (), math.nan, relaxed, tuple(shares), (), "diverged", tuple(history), seconds)
     Ws, missed = problem.weights(variables, problem.scales(variables, shares[-1]))
     value = problem.loss_of(Ws)
-    network = None
-    if activation is None:
-        plain = [W if bias == 0.0 else W[:, :-1] for W in Ws]
-        network = FullyConnected.from_weights(
-            plain, None if bias == 0.0 else [W[:, -1] for W in Ws], slope=slope, bias=bias
-        )
+    network = _network(Ws, slope, bias, activation)
     state = "converged"
     if value > relaxed * (1.0 + CLOSE):
         state = "inadmissible"
@@ -175,19 +177,15 @@ class _Problem:
         self.basis = norm.U[:, :r]
         self.frame = norm.s[:r, None] * norm.Vh[:r]
 
-    def variables(self, net: FullyConnected) -> list[Tensor]:
-        """C_1, Z_2 … Z_L of a network."""
-        W = net.Ws[0].detach().double()
-        if self.bias != 0.0:
-            W = torch.cat([W, net.bs[0].detach().double()[:, None]], 1)
-        first = W @ self.basis
-        made, S = [first], self.after(first @ self.frame)
-        for index in range(1, net.depth):
-            V = net.Ws[index].detach().double()
-            if self.bias != 0.0:
-                V = torch.cat([V, net.bs[index].detach().double()[:, None]], 1)
-            made.append(V @ S)
-            S = self.after(made[-1])
+    def variables(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """C_1, Z_2 … Z_L of the weights [W_ℓ, b_ℓ] of a network."""
+        first = weights[0] @ self.basis
+        made = [first]
+        with torch.no_grad():
+            S = self.after(first @ self.frame)
+            for W in weights[1:]:
+                made.append(W @ S)
+                S = self.after(made[-1])
         return [Z.clone().requires_grad_(True) for Z in made]
 
     def after(self, Z: Tensor) -> Tensor:
@@ -282,17 +280,81 @@ def _descend(problem: _Problem, variables: list[Tensor], gammas: list[float], it
 
 
 def _start(
-    who: str, start: FullyConnected | None, dims: list[int], slope: float, bias: float, seed: int
-) -> FullyConnected:
+    who: str,
+    start: FullyConnected | nn.Sequential | None,
+    dims: list[int],
+    slope: float,
+    bias: float,
+    seed: int,
+) -> list[Tensor]:
+    """The weights [W_ℓ, b_ℓ] to begin with, in float64; W_ℓ where there is no bias."""
     check_number(who, "slope", slope, low=-1.0, high=1.0)
     check_number(who, "bias", bias)
     if start is None:
         source = torch.Generator().manual_seed(check_integer(who, "seed", seed, low=0))
-        return FullyConnected(dims, slope, bias, dtype=torch.float64, generator=source)
-    if tuple(start.dims) != tuple(dims) or start.bias != bias:
-        got = f"{list(start.dims)} with bias {start.bias:g}"
+        start = FullyConnected(dims, slope, bias, dtype=torch.float64, generator=source)
+    if not isinstance(start, nn.Sequential):
+        Ws, bs, amount = start.Ws, start.bs if start.bias else (), start.bias
+    else:
+        layers = [layer for layer in start.modules() if isinstance(layer, nn.Linear)]
+        Ws = tuple(layer.weight for layer in layers)
+        amount = bias if layers and all(layer.bias is not None for layer in layers) else 0.0
+        bs = tuple(layer.bias / amount for layer in layers) if amount else ()
+    shapes = [tuple(W.shape) for W in Ws]
+    if shapes != [(n, m) for m, n in zip(dims, dims[1:])] or amount != bias:
+        got = f"weights of shapes {shapes} with bias {amount:g}"
         fail(who, f"`start` must have dims {dims} and bias {bias:g}", got, "Make it of these widths.")
-    return start
+    if not bs:
+        return [W.detach().double() for W in Ws]
+    return [torch.cat([W, b[:, None]], 1).detach().double() for W, b in zip(Ws, bs)]
+
+
+def _check_entrywise(who: str, activation: Callable[[Tensor], Tensor]) -> None:
+    """Refuse what mixes entries: softmax, normalisations, pooling."""
+    Z = torch.linspace(-2.0, 2.0, 12, dtype=torch.float64).reshape(3, 4)
+    with torch.no_grad():
+        whole, single = activation(Z), activation(Z.reshape(-1, 1))
+    if whole.shape != Z.shape or single.shape != (12, 1):
+        got = f"shape {tuple(whole.shape)} from {tuple(Z.shape)}"
+        fail(who, "`activation` must keep the shape of what it is applied to", got, "Pass e.g. torch.tanh.")
+    if not torch.allclose(whole.reshape(-1, 1), single, rtol=1e-9, atol=1e-12, equal_nan=True):
+        got = "one whose entries depend on one another, or on chance"
+        fail(who, "`activation` must act entry by entry", got, "Pass e.g. torch.tanh.")
+
+
+def _network(
+    Ws: Sequence[Tensor], slope: float, bias: float, activation: Callable[[Tensor], Tensor] | None
+) -> FullyConnected | nn.Sequential:
+    plain = [W if bias == 0.0 else W[:, :-1] for W in Ws]
+    biases = None if bias == 0.0 else [W[:, -1] for W in Ws]
+    if activation is None:
+        return FullyConnected.from_weights(plain, biases, slope=slope, bias=bias)
+    layers: list[nn.Module] = []
+    for index, W in enumerate(plain):
+        with torch.random.fork_rng(devices=[]):
+            layer = nn.Linear(W.shape[1], W.shape[0], bias=biases is not None, dtype=W.dtype)
+        with torch.no_grad():
+            layer.weight.copy_(W)
+            if biases is not None:
+                layer.bias.copy_(bias * biases[index])
+        layers += [layer, activation if isinstance(activation, nn.Module) else _Entrywise(activation)]
+    return nn.Sequential(*layers[:-1])
+
+
+class _Entrywise(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, Z: Tensor) -> Tensor:
+        """σ(Z)."""
+        return self.function(Z)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(net)``."""
+        return getattr(self.function, "__name__", "")
 
 
 def _targets(who: str, Y: Any, samples: int, loss: str) -> Tensor:
