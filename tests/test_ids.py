@@ -41,7 +41,7 @@ FAMILIES = {
     ],
     "algorithm": [
         *("A-threepart", "A-rank1", "A-rebalance", "A-linear", "A-divergent", "A-zopt", "A-kopt"),
-        *("A-caratheodory", "A-merge", "A-cpdata", "A-saddle", "A-symmetries"),
+        *("A-caratheodory", "A-merge", "A-cpdata", "A-saddle", "A-symmetries", "A-path"),
     ],
     "claim": [
         *(f"C-rank-{i}" for i in range(1, 16)),
