@@ -37,6 +37,7 @@ FAMILIES = {
             "Q-tsp",
             "Q-summary",
             "Q-full-half",
+            "Q-depth",
         ),
     ],
     "algorithm": [

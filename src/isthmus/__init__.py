@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from isthmus.claims import Verdicts, verify
     from isthmus.compression import Compressed, compress, rebalance
     from isthmus.diagnosis import Diagnosis, History, Monitor, Symmetry, diagnose, diagnose_checkpoints, symmetry
-    from isthmus.discovery import Discovery, Dynamics, RankProfile, discover, dynamics_of
+    from isthmus.discovery import DepthRange, Discovery, Dynamics, RankProfile, depth_range, discover, dynamics_of
     from isthmus.estimators import BottleneckAutoencoder, BottleneckClassifier, BottleneckRegressor
     from isthmus.files import load, save
     from isthmus.measures import Mechanics, mechanics
@@ -77,6 +77,7 @@ _NAMES = {
     "Standardized": "isthmus.networks",
     "ConvolutionalNet": "isthmus.networks",
     "Compressed": "isthmus.compression",
+    "DepthRange": "isthmus.discovery",
     "Diagnosis": "isthmus.diagnosis",
     "Discovery": "isthmus.discovery",
     "Dynamics": "isthmus.discovery",
@@ -94,6 +95,7 @@ _NAMES = {
     "TrainingResult": "isthmus.training",
     "compress": "isthmus.compression",
     "cost": "isthmus.objective",
+    "depth_range": "isthmus.discovery",
     "diagnose": "isthmus.diagnosis",
     "diagnose_checkpoints": "isthmus.diagnosis",
     "discover": "isthmus.discovery",
@@ -121,6 +123,7 @@ __all__ = [
     "ConvergenceWarning",
     "ConvolutionalNet",
     "DataError",
+    "DepthRange",
     "Diagnosis",
     "Discovery",
     "Dynamics",
@@ -146,6 +149,7 @@ __all__ = [
     "constructions",
     "cost",
     "datasets",
+    "depth_range",
     "diagnose",
     "diagnose_checkpoints",
     "diagnosis",
