@@ -38,6 +38,7 @@ FAMILIES = {
             "Q-summary",
             "Q-full-half",
             "Q-depth",
+            "Q-plateau",
         ),
     ],
     "algorithm": [

@@ -37,7 +37,17 @@ if TYPE_CHECKING:
     from isthmus.claims import Verdicts, verify
     from isthmus.compression import Compressed, compress, rebalance
     from isthmus.diagnosis import Diagnosis, History, Monitor, Symmetry, diagnose, diagnose_checkpoints, symmetry
-    from isthmus.discovery import DepthRange, Discovery, Dynamics, RankProfile, depth_range, discover, dynamics_of
+    from isthmus.discovery import (
+        DepthRange,
+        Discovery,
+        Dynamics,
+        Plateau,
+        RankProfile,
+        depth_range,
+        discover,
+        dynamics_of,
+        loss_plateau,
+    )
     from isthmus.estimators import BottleneckAutoencoder, BottleneckClassifier, BottleneckRegressor
     from isthmus.files import load, save
     from isthmus.measures import Mechanics, mechanics
@@ -86,6 +96,7 @@ _NAMES = {
     "LeakyResNet": "isthmus.networks",
     "Mechanics": "isthmus.measures",
     "Monitor": "isthmus.diagnosis",
+    "Plateau": "isthmus.discovery",
     "RankProfile": "isthmus.discovery",
     "Run": "isthmus.runs",
     "SweepResult": "isthmus.sweeps",
@@ -102,6 +113,7 @@ _NAMES = {
     "dynamics_of": "isthmus.discovery",
     "from_torch": "isthmus.networks",
     "load": "isthmus.files",
+    "loss_plateau": "isthmus.discovery",
     "mechanics": "isthmus.measures",
     "rebalance": "isthmus.compression",
     "ridge_from": "isthmus.objective",
@@ -135,6 +147,7 @@ __all__ = [
     "Mechanics",
     "Monitor",
     "NumericalWarning",
+    "Plateau",
     "RankProfile",
     "Run",
     "SweepResult",
@@ -160,6 +173,7 @@ __all__ = [
     "from_torch",
     "linalg",
     "load",
+    "loss_plateau",
     "measures",
     "mechanics",
     "networks",

@@ -5,6 +5,7 @@ from isthmus.discovery._depths import DepthRange, depth_range
 from isthmus.discovery._discover import discover
 from isthmus.discovery._dynamics import Dynamics, dynamics_of, explained
 from isthmus.discovery._maps import Sensitivity
+from isthmus.discovery._plateau import Plateau, loss_plateau
 from isthmus.discovery._profile import RankProfile
 from isthmus.discovery._result import Discovery
 
@@ -12,6 +13,7 @@ __all__ = [
     "DepthRange",
     "Discovery",
     "Dynamics",
+    "Plateau",
     "RankProfile",
     "Sensitivity",
     "Settings",
@@ -19,4 +21,5 @@ __all__ = [
     "discover",
     "dynamics_of",
     "explained",
+    "loss_plateau",
 ]
