@@ -39,6 +39,7 @@ FAMILIES = {
             "Q-full-half",
             "Q-depth",
             "Q-plateau",
+            "Q-spurious",
         ),
     ],
     "algorithm": [

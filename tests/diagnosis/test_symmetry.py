@@ -200,3 +200,142 @@ def test_plain_data_and_pictures():
 def test_errors(X, action, message):
     with pytest.raises(IsthmusError, match=message):
         isthmus.symmetry(folding(), X, action)
+
+
+# ---- What holds on the training samples only, and what is learned beyond the action
+
+
+class Region(nn.Module):
+    """|x₁| where x₂ < 0, x₁ elsewhere: the sign of x₁ is forgotten on one side only."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = nn.Identity()
+
+    def forward(self, x):
+        x = self.seen(x)
+        return torch.where(x[:, 1:] < 0, x[:, :1].abs(), x[:, :1])
+
+
+MIRROR = [np.diag([-1.0, 1.0])]
+
+
+def test_a_symmetry_of_the_training_samples_alone_is_spurious():
+    X, others = gaussian(300, 2), gaussian(300, 2, seed=1)
+    below, above = (torch.stack([Z[:, 0], sign * Z[:, 1].abs()], 1) for Z, sign in ((X, -1), (others, 1)))
+    found = isthmus.symmetry(Region(), below, MIRROR, held_out=above)
+    assert found.state == "spurious" and "held out" in found.reason
+    assert found.held_out is not None and found.held_out.state == "not invariant"
+    # The twin: samples held out of the same law. And without any, nothing is said about them.
+    same = torch.stack([others[:, 0], -others[:, 1].abs()], 1)
+    assert isthmus.symmetry(Region(), below, MIRROR, held_out=same).state == "invariant"
+    alone = isthmus.symmetry(Region(), below, MIRROR)
+    assert alone.state == "invariant" and alone.held_out is None and alone.levels is None
+    # What does not hold on the samples cannot be overfitted.
+    assert isthmus.symmetry(Region(), above, MIRROR, held_out=below).state == "not invariant"
+
+
+def summing():
+    """|x₁| and |x₂| in layer 2, their sum in layer 3, in two neurons: the outputs know the sum alone."""
+    net = isthmus.FullyConnected([2, 4, 2, 2, 1], dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        net.Ws[0].copy_(torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1]]))
+        net.Ws[1].copy_(torch.tensor([[1.0, 1, 0, 0], [0, 0, 1, 1]]))
+        net.Ws[2].copy_(torch.tensor([[1.0, 1], [2, 2]]))
+        net.Ws[3].copy_(torch.tensor([[1.0, 1]]))
+    return net
+
+
+def test_the_true_symmetry_is_learned_before_the_full_one():
+    """x ~ x' under signs in layer 2, x ~ x' with the same |x₁| + |x₂| in layer 3: a half bottleneck."""
+    X, net = gaussian(400, 2), summing()
+    with torch.no_grad():
+        Y = net(X)
+    found = isthmus.symmetry(net, X, signs, Y=Y)
+    assert (found.state, found.layer, found.learned_by) == ("invariant", "layer 2", 0.5)
+    assert found.full is not None
+    assert (found.full.state, found.full.layer, found.full.learned_by) == ("invariant", "layer 3", 0.75)
+    assert found.full["layer 2"].state == "spread" and 100 <= found.full.samples <= 200
+    # By hand: pairs sorted by y are neighbours, and so are their representations in layer 3.
+    order = Y[:, 0].argsort()
+    A = torch.stack([X.abs().sum(1), 2 * X.abs().sum(1)], 1)[order]
+    near = float((A[1:] - A[:-1]).norm(dim=1).median() / torch.pdist(A).mean())
+    assert near < 0.02 and found.full["layer 3"].ratio < 2 * near + 0.01
+    # Without an action it is the full symmetry itself.
+    alone = isthmus.symmetry(net, X, Y=Y)
+    assert (alone.state, alone.layer, alone.full) == ("invariant", "layer 3", None)
+    # A function that is finer than y: not learned.
+    assert isthmus.symmetry(folding(), X, Y=Y).state == "not invariant"
+
+
+def test_classes_are_level_sets():
+    net, X = folding(), gaussian(300, 2)
+    labels = (X[:, 0] > 0).long()
+    assert isthmus.symmetry(net, X, Y=labels).state == "not invariant"
+    first = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([[1.0, 0.0]]))
+    sign = nn.Sequential(first, nn.Hardtanh(-1e-9, 1e-9)).double()
+    found = isthmus.symmetry(sign, X, Y=labels)
+    assert (found.state, found.layer) == ("invariant", "1")
+    # Rows that stand class by class.
+    order = labels.argsort()
+    assert isthmus.symmetry(sign, X[order], Y=labels[order]).state == "invariant"
+
+
+def test_targets_without_near_pairs_decide_nothing():
+    X = gaussian(40, 8)
+    found = isthmus.symmetry(nn.Linear(8, 8).double(), X, Y=X)
+    assert found.state == "undetermined" and "nearest differ" in found.reason
+
+
+def plane(count, seed):
+    return torch.rand(count, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+
+
+def test_a_rank_one_interpolator_learns_spurious_symmetries():
+    """y = x in the plane through one coordinate: right at every sample, and constant along lines where y is not."""
+    X, others = plane(80, 0), plane(200, 1)
+    net = isthmus.constructions.rank_one(X, X, 6).network
+    with torch.no_grad():
+        assert float((net(X) - X).abs().max()) < 1e-6
+    found = isthmus.symmetry(net, X, Y=X, held_out=(others, others))
+    assert found.levels is not None and found.levels.state == "spurious" and found.state == "spurious"
+    assert found.levels.training < 0.2 < 0.4 < found.levels.held_out
+    assert found.to_dict()["levels"]["state"] == "spurious"
+    # The twins: a network of rank 2, and one that fits nothing.
+    identity = isthmus.FullyConnected.from_weights([torch.eye(2, dtype=torch.float64)] * 2, slope=1.0, bias=0.0)
+    true = isthmus.symmetry(identity, X, Y=X, held_out=(others, others))
+    assert true.levels is not None and true.levels.state == "true" and true.state != "spurious"
+    random = isthmus.FullyConnected([2, 8, 1], dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    lost = isthmus.symmetry(random, X, Y=X, held_out=(others, others)).levels
+    assert lost is not None and lost.state == "not fitted"
+
+
+def test_level_sets_by_hand():
+    """Ratios of the pairs with the nearest outputs, against a loop over all."""
+    X, others = plane(60, 0), plane(90, 1)
+    net = isthmus.constructions.rank_one(X, X, 4).network
+    found = isthmus.symmetry(net, X, signs, Y=X, held_out=(others, others)).levels
+    assert found is not None
+    with torch.no_grad():
+        F = net(others)
+    partner = [min((float((F[i] - F[j]).norm()), j) for j in range(90) if j != i) for i in range(90)]
+    once = [i for i in range(90) if partner[partner[i][1]][1] != i or partner[i][1] > i]
+    closest = sorted(once, key=lambda i: partner[i][0])[: (len(once) + 1) // 2]
+    within = sum(float((others[i] - others[partner[i][1]]).norm()) for i in closest) / len(closest)
+    assert found.held_out == pytest.approx(
+        within / float(torch.pdist(others[closest]).mean()), rel=0.1
+    )  # which end of a pair is kept
+
+
+def test_what_a_relation_needs():
+    X = gaussian(20, 2)
+    with pytest.raises(IsthmusError, match="action"):
+        isthmus.symmetry(folding(), X)
+    with pytest.raises(IsthmusError, match="row"):
+        isthmus.symmetry(folding(), X, Y=X[:-1])
+    with pytest.raises(IsthmusError, match="pair"):
+        isthmus.symmetry(folding(), X, signs, held_out=(X, X, X))
+    with pytest.raises(IsthmusError, match="row"):
+        isthmus.symmetry(folding(), X, Y=X, held_out=(X, X[:-1]))
