@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import isthmus
 from isthmus import Run, cli, experiments
 from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
-from isthmus.runs import Outcome
+from isthmus.runs import STATUSES, Outcome
 from quick_runs import Here
 
 
@@ -145,14 +145,21 @@ def rigged(monkeypatch):
 
 @pytest.mark.parametrize(
     ("said", "code"),
-    [(("agrees",), 0), (("agrees", "differs"), 0), (("agrees", "fails", "differs"), 1), ((), 1)],
+    [
+        (("agrees",), 0),
+        (("agrees", "differs"), 0),
+        (("agrees", "undetermined"), 1),
+        (("undetermined", "differs"), 0),
+        (("agrees", "fails", "differs"), 1),
+        ((), 1),
+    ],
 )
 def test_exit_code_follows_the_worst_outcome(rigged, capsys, said, code):
     rigged.said = said
     assert call(capsys, "reproduce", "E-rigged", "--quick")[0] == code
     found, out, err = call(capsys, "reproduce", "E-rigged", "--quick", "--json")
     assert found == code
-    assert json.loads(out)["status"] == (said and max(said, key=("agrees", "differs", "fails").index) or "undetermined")
+    assert json.loads(out)["status"] == (said and max(said, key=STATUSES.index) or "undetermined")
     assert "stray" in err
 
 

@@ -92,6 +92,8 @@ def test_run_is_frozen():
         (("agrees",), "agrees"),
         (("agrees", "differs", "agrees"), "differs"),
         (("fails", "differs"), "fails"),
+        (("agrees", "undetermined"), "undetermined"),
+        (("undetermined", "differs"), "differs"),
     ],
 )
 def test_status_is_the_worst(statuses, expected):
@@ -99,11 +101,24 @@ def test_status_is_the_worst(statuses, expected):
     assert Run("E", {}, outcomes=outcomes).status == expected
 
 
+def test_conditions_do_not_count():
+    unmet = Outcome("converged", "not met", kind="condition")
+    stated = Outcome("stated", "agrees", quote="the words", where="§1")
+    run = Run("E", {}, outcomes=[unmet, stated])
+    assert run.status == "agrees" and run.statements == (stated,) and run.conditions == (unmet,)
+    assert Run("E", {}, outcomes=[unmet]).status == "undetermined"
+
+
 def test_outcome_checks():
-    with pytest.raises(IsthmusError, match="'agrees', 'differs', 'fails'"):
+    with pytest.raises(IsthmusError, match="'agrees', 'undetermined', 'differs', 'fails'"):
         Outcome("o", "holds")
-    with pytest.raises(IsthmusError, match="reason"):
-        Outcome("o", "differs", 1, 2, "  ")
+    with pytest.raises(IsthmusError, match="'met', 'not met'"):
+        Outcome("o", "differs", reason="why", kind="condition")
+    with pytest.raises(IsthmusError, match="'statement', 'condition'"):
+        Outcome("o", "agrees", kind="remark")
+    for status in ("differs", "undetermined"):
+        with pytest.raises(IsthmusError, match="reason"):
+            Outcome("o", status, 1, 2, "  ")
     with pytest.raises(IsthmusError, match="number, text or None"):
         Outcome("o", "agrees", [1, 2])
     assert Outcome("o", "fails", float("nan"), float("inf")).value == "nan"
@@ -243,6 +258,24 @@ def _damage_json(folder, name, change):
     (folder / name).write_text(json.dumps(content))
 
 
+def test_runs_of_the_first_schema_are_read(tmp_path):
+    """Its outcomes had neither kind nor quote: all of them count as statements."""
+    make().write(tmp_path / "run")
+    _damage_json(tmp_path / "run", "config.json", lambda config: config.update(schema=1))
+    new = ("kind", "quote", "where")
+    _damage_json(tmp_path / "run", "verdicts.json", lambda listed: [o.pop(key) for o in listed for key in new])
+    digests = {name: runs._digest(tmp_path / "run" / name) for name in ("config.json", "verdicts.json")}
+    _damage_json(tmp_path / "run", "provenance.json", lambda source: source["sha256"].update(digests))
+    again = Run.read(tmp_path / "run")
+    assert again.outcomes == make().outcomes and again.status == "differs"
+    # A mixture of the two is neither.
+    _damage_json(tmp_path / "run", "config.json", lambda config: config.update(schema=2))
+    digest = {"config.json": runs._digest(tmp_path / "run" / "config.json")}
+    _damage_json(tmp_path / "run", "provenance.json", lambda source: source["sha256"].update(digest))
+    with pytest.raises(FileFormatError, match="list of outcomes"):
+        Run.read(tmp_path / "run")
+
+
 @pytest.mark.parametrize("name", ["config.json", "arrays.safetensors", "verdicts.json", "provenance.json"])
 def test_missing_or_damaged_files_are_named(tmp_path, name):
     make().write(tmp_path / "run")
@@ -265,7 +298,7 @@ def test_unknown_schema_foreign_figure_and_size(tmp_path):
     with pytest.raises(FileFormatError, match=r"listed in provenance\.json"):
         Run.read(tmp_path / "run")
     _damage_json(tmp_path / "run", "config.json", lambda config: config.update(schema=99))
-    with pytest.raises(FileFormatError, match="`schema` must be 1. Got 99"):
+    with pytest.raises(FileFormatError, match="`schema` must be among 1, 2. Got 99"):
         Run.read(tmp_path / "run")
     with pytest.raises(FileFormatError, match="no such folder"):
         Run.read(tmp_path / "absent")

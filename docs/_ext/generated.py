@@ -6,7 +6,7 @@ from sphinx import addnodes
 
 
 def badge(status):
-    """``agrees``, ``differs``, ``fails``, ``holds`` or "not run yet", coloured and readable without colour."""
+    """A status such as ``agrees``, ``met``, ``holds`` or "not run yet", coloured and readable without colour."""
     return nodes.inline("", status, classes=["badge", f"badge-{status.replace(' ', '-')}"])
 
 

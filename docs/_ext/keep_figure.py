@@ -1,15 +1,17 @@
 """Keep Runs in the documentation: ``python docs/_ext/keep_figure.py runs/figures/F-rank-1 [more folders]``.
 
-Writes ``docs/figures/ID.png`` and ``docs/figures/ID.json`` for each: status, parameters, outcomes, minutes, the small
-arrays as numbers, and where they come from. ``make figures`` ends with it.
+Writes ``docs/figures/ID.png`` and ``docs/figures/ID.json`` for each: status, parameters, outcomes, minutes, the arrays
+that are small or judged by as numbers, and where they come from. ``make figures`` ends with it.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from isthmus import Run
+from isthmus.experiments import find_experiment
 from isthmus.files import write_json
 
 FIGURES = Path(__file__).parent.parent / "figures"
@@ -17,8 +19,32 @@ FIGURES = Path(__file__).parent.parent / "figures"
 SMALL = 64
 
 
+class Asked(Mapping):
+    """Arrays that remember which of them were asked for."""
+
+    def __init__(self, arrays):
+        self.arrays, self.names = arrays, set()
+
+    def __getitem__(self, name):
+        self.names.add(name)
+        return self.arrays[name]
+
+    def __iter__(self):
+        return iter(self.arrays)
+
+    def __len__(self):
+        return len(self.arrays)
+
+
+def judged_by(run: Run) -> set[str]:
+    """The arrays that the outcomes are read from: with them a later version can judge the Run again."""
+    asked = Asked(run.arrays)
+    find_experiment(run.experiment)(**run.parameters).outcomes(asked)
+    return asked.names
+
+
 def numbers(run: Run) -> dict[str, object]:
-    """The small arrays with six digits; NaN and infinities, which JSON has not, as text."""
+    """Arrays that are small or judged by, with six digits; NaN and infinities, which JSON has not, as text."""
 
     def plain(value):
         if isinstance(value, list):
@@ -27,7 +53,12 @@ def numbers(run: Run) -> dict[str, object]:
             return float(f"{value:.6g}") if np.isfinite(value) else str(value)
         return value
 
-    return {name: plain(array.tolist()) for name, array in sorted(run.arrays.items()) if array.size <= SMALL}
+    needed = judged_by(run)
+    return {
+        name: plain(array.tolist())
+        for name, array in sorted(run.arrays.items())
+        if array.size <= SMALL or name in needed
+    }
 
 
 def keep(folder: str) -> None:

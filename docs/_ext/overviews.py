@@ -21,8 +21,8 @@ class Gallery(Generated):
                 card += nodes.paragraph("", "", picture, classes=["card-picture"])
             else:
                 card += nodes.paragraph("", NOT_RUN, classes=["card-picture", "card-empty"])
-            good = sum(outcome["status"] == "agrees" for outcome in one.outcomes)
-            told = nodes.Text(f" {good} of {len(one.outcomes)} statements agree" if one.outcomes else "")
+            good = sum(outcome.status == "agrees" for outcome in one.statements)
+            told = nodes.Text(f" {good} of {len(one.statements)} statements agree" if one.statements else "")
             card += nodes.paragraph("", "", nodes.strong("", "", to_paper), nodes.Text(" "), badge(one.status), told)
             card += nodes.paragraph("", one.title)
             more = [to_document(f"note {note.removeprefix('notes/')}", note) for note in one.notes]
@@ -33,22 +33,22 @@ class Gallery(Generated):
 
 
 class Differing(Generated):
-    """Every outcome that does not agree, with its reason."""
+    """Every statement that does not agree, with its reason."""
 
     def made(self):
         listed = nodes.bullet_list()
         for one in figures().values():
-            wrong = [outcome for outcome in one.outcomes if outcome["status"] != "agrees"]
+            wrong = [outcome for outcome in one.statements if outcome.status != "agrees"]
             if not wrong and one.status != NOT_RUN:
                 continue
             name = link(one.id, self.docname, self.builder, one.home, one.id.lower())
             item = nodes.list_item("", nodes.paragraph("", "", name, nodes.Text(" "), badge(one.status)))
             inner = nodes.bullet_list()
             for outcome in wrong:
-                values = f": {number(outcome['value'])}, compared with {number(outcome['expected'])}"
-                told = [*formula(outcome["name"]), nodes.Text(values)]
-                told += formula(f"; {outcome['reason']}" if outcome["reason"] else "")
-                inner += nodes.list_item("", nodes.paragraph("", "", *told))
+                values = f": {number(outcome.value)}, compared with {number(outcome.expected)}"
+                told = [*formula(outcome.name), nodes.Text(values)]
+                told += formula(f"; {outcome.reason}" if outcome.reason else "")
+                inner += nodes.list_item("", nodes.paragraph("", "", *told, nodes.Text(" "), badge(outcome.status)))
             if wrong:
                 item += inner
             listed += item
@@ -56,13 +56,14 @@ class Differing(Generated):
 
 
 class CountsOfFigures(Generated):
-    """How many figures agree, differ, fail, and are not run yet, and how many of all statements agree."""
+    """How many figures agree, are undetermined, differ, fail, are not run yet; how many of all statements agree."""
 
     def made(self):
         states = [one.status for one in figures().values()]
-        words = {"agrees": "agree", "differs": "differ", "fails": "fail", NOT_RUN: "not run yet"}
+        words = {"agrees": "agree", "undetermined": "undetermined", "differs": "differ", "fails": "fail"}
+        words[NOT_RUN] = NOT_RUN
         told = [f"{states.count(state)} {word}" for state, word in words.items() if state in states]
-        every = [outcome["status"] for one in figures().values() for outcome in one.outcomes]
+        every = [outcome.status for one in figures().values() for outcome in one.statements]
         counted = f"Of their {len(every)} statements {every.count('agrees')} agree."
         return [nodes.paragraph("", f"{len(states)} figures: {', '.join(told)}. {counted}")]
 

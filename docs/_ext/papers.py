@@ -91,8 +91,10 @@ class FigureResult(Generated):
         if one.image:
             picture = nodes.image(uri=one.image, alt=f"{one.id}: {one.title}", classes=["result-picture"])
             parts.append(picture)
-        if one.outcomes:
-            parts.append(self.numbers(one))
+        if one.statements:
+            parts.append(self.numbers("statement", one.statements))
+        if one.conditions:
+            parts.append(self.numbers("condition, of ours", one.conditions))
         return parts
 
     def told(self, one):
@@ -118,15 +120,17 @@ class FigureResult(Generated):
             found += [nodes.Text(", " if found else ""), to_document(f"note {note.removeprefix('notes/')}", note)]
         return found
 
-    def numbers(self, one):
+    def numbers(self, heading, outcomes):
         rows = []
-        for outcome in one.outcomes:
-            what = [nodes.paragraph("", "", *formula(outcome["name"]))]
-            if outcome["reason"]:
-                label = "Detail" if outcome["status"] == "agrees" else "Reason"
-                what.append(labelled(label, *formula(outcome["reason"])))
-            rows.append(row(what, number(outcome["value"]), number(outcome["expected"]), badge(outcome["status"])))
-        return table(("what", "ours", "compared with", ""), (58, 14, 16, 12), rows, "outcomes-table")
+        for outcome in outcomes:
+            what = [nodes.paragraph("", "", *formula(outcome.name))]
+            if outcome.quote:
+                what.append(labelled("The paper", *formula(f"“{outcome.quote}” ({outcome.where})")))
+            if outcome.reason:
+                label = "Detail" if outcome.status in ("agrees", "met") else "Reason"
+                what.append(labelled(label, *formula(outcome.reason)))
+            rows.append(row(what, number(outcome.value), number(outcome.expected), badge(outcome.status)))
+        return table((heading, "ours", "compared with", ""), (58, 14, 16, 12), rows, "outcomes-table")
 
 
 def setup(app):

@@ -66,7 +66,8 @@ class Figure:
     settings: str
     outcome: str
     status: str
-    outcomes: tuple
+    statements: tuple
+    conditions: tuple
     seconds: float | None
     usual_seconds: float
     command: str
@@ -100,6 +101,27 @@ def _changes(experiment, parameters):
     return tuple(changed)
 
 
+def judged(experiment, kept):
+    """Outcomes of a kept run: by the code as it is now from the numbers that are kept, or as they were written down."""
+    from dataclasses import fields
+
+    import numpy as np
+
+    from isthmus.runs import Outcome
+
+    known = {item.name for item in fields(experiment)}
+    parameters = {name: value for name, value in kept["parameters"].items() if name in known}
+    numbers = kept.get("numbers", {})
+    try:
+        # Numbers that are not finite are texts, which float reads.
+        arrays = {name: np.asarray(value) for name, value in numbers.items()}
+        arrays = {name: a.astype(float) if a.dtype.kind == "U" else a for name, a in arrays.items()}
+        return experiment(**parameters).outcomes(arrays)
+    except KeyError:
+        # Kept by an earlier version, without the arrays that are asked for now.
+        return [Outcome(**outcome) for outcome in kept["outcomes"]]
+
+
 def _as_text(value):
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
@@ -108,6 +130,7 @@ def _as_text(value):
 def figures():
     """Every figure of ids.toml, by id."""
     from isthmus.experiments import find_experiments
+    from isthmus.runs import worst
 
     experiments = find_experiments()
     found = {}
@@ -117,6 +140,7 @@ def figures():
         experiment = experiments[name]
         path = FIGURES / f"{name}.json"
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        outcomes = judged(experiment, kept) if kept else []
         changed = _changes(experiment, kept["parameters"]) if kept else ()
         sets = [f"--set {key}={_as_text(value)}" for key, value, _, who in changed if who != "no longer a parameter"]
         found[name] = Figure(
@@ -127,8 +151,9 @@ def figures():
             statement=table["statement"],
             settings=table.get("settings", ""),
             outcome=table.get("outcome", ""),
-            status=kept["status"] if kept else NOT_RUN,
-            outcomes=tuple(kept["outcomes"]) if kept else (),
+            status=worst(outcomes) if kept else NOT_RUN,
+            statements=tuple(o for o in outcomes if o.kind == "statement"),
+            conditions=tuple(o for o in outcomes if o.kind == "condition"),
             seconds=kept["provenance"].get("seconds") if kept else None,
             usual_seconds=experiment.full_seconds,
             command=" ".join(["isthmus reproduce", name, *sets]),

@@ -16,6 +16,8 @@ TONES = {
     "agrees": "good",
     "differs": "doubt",
     "fails": "bad",
+    "met": "good",
+    "not met": "doubt",
     "holds": "good",
     "not applicable": "note",
     "none": "note",

@@ -29,10 +29,11 @@ from isthmus._provenance import provenance
 
 __all__ = ["Outcome", "Run", "check_destination", "configuration_key", "provenance", "worst"]
 
-#: Version of the layout of a Run's folder; a reader refuses what it does not know.
-SCHEMA = 1
-#: From best to worst.
-STATUSES = ("agrees", "differs", "fails")
+#: Version of the layout of a Run's folder; a reader refuses what it does not know. In version 1 outcomes had no kind.
+SCHEMA, READABLE = 2, (1, 2)
+#: What becomes of a statement, from best to worst, and of a condition.
+STATUSES, CONDITIONS = ("agrees", "undetermined", "differs", "fails"), ("met", "not met")
+KINDS = {"statement": STATUSES, "condition": CONDITIONS}
 
 CONFIG, ARRAYS, VERDICTS, PROVENANCE = "config.json", "arrays.safetensors", "verdicts.json", "provenance.json"
 FIGURES = ("figure.png", "figure.svg", "figure.pdf")
@@ -48,18 +49,25 @@ _MAX_FIGURE = 2**28
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one statement of a figure became: ``agrees``, ``differs`` (for a stated reason) or ``fails``.
+    """What became of one statement of a paper, or of a condition of ours that stands beside the statements.
 
     Parameters
     ----------
     name : str
-        The statement.
-    status : {"agrees", "differs", "fails"}
+        What is compared.
+    status : str
+        Of a statement ``"agrees"``, ``"undetermined"`` (it could not be tested), ``"differs"`` (for a stated reason) or
+        ``"fails"``; of a condition ``"met"`` or ``"not met"``.
     value, expected : float, int, bool, str or None
-        What came out and what the paper states. NaN and infinities become the strings ``"nan"``, ``"inf"``
+        What came out and what it is compared with. NaN and infinities become the strings ``"nan"``, ``"inf"``
         and ``"-inf"``, because JSON has no such numbers.
     reason : str
-        Required for ``differs``.
+        Required for ``"undetermined"`` and ``"differs"``.
+    kind : {"statement", "condition"}
+        A condition says what the judgement rests on, that a training converged, or is a further check that no paper
+        states. It does not count in the status of a Run.
+    quote, where : str
+        The paper's words, and their place.
     """
 
     name: str
@@ -67,16 +75,23 @@ class Outcome:
     value: float | int | bool | str | None = None
     expected: float | int | bool | str | None = None
     reason: str = ""
+    kind: str = field(default="statement", kw_only=True)
+    quote: str = field(default="", kw_only=True)
+    where: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        check_choice("Outcome", "status", self.status, STATUSES)
-        for key in ("name", "reason"):
+        check_choice("Outcome", "kind", self.kind, KINDS)
+        check_choice("Outcome", "status", self.status, KINDS[self.kind])
+        for key in ("name", "reason", "quote", "where"):
             if not isinstance(getattr(self, key), str):
                 fail("Outcome", f"`{key}` must be text", repr(getattr(self, key)), "Pass a string.")
-        if self.status == "differs" and not self.reason.strip():
-            fail("Outcome", "`reason` must say why the outcome differs", repr(self.reason), "Write the reason.")
+        if self.status in ("undetermined", "differs") and not self.reason.strip():
+            fail("Outcome", f"`reason` must say why it {_WHY[self.status]}", repr(self.reason), "Write the reason.")
         for key in ("value", "expected"):
             object.__setattr__(self, key, _scalar(key, getattr(self, key)))
+
+
+_WHY = {"undetermined": "is undetermined", "differs": "differs"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,8 +156,18 @@ class Run:
 
     @property
     def status(self) -> str:
-        """The worst status among the outcomes; ``"undetermined"`` when there is none."""
+        """The worst status among the statements; ``"undetermined"`` when there is none."""
         return worst(self.outcomes)
+
+    @property
+    def statements(self) -> tuple[Outcome, ...]:
+        """Outcomes that are statements of the paper: what the Run is judged by."""
+        return tuple(o for o in self.outcomes if o.kind == "statement")
+
+    @property
+    def conditions(self) -> tuple[Outcome, ...]:
+        """Outcomes that stand beside them."""
+        return tuple(o for o in self.outcomes if o.kind == "condition")
 
     def __repr__(self) -> str:
         return (
@@ -230,8 +255,9 @@ class Run:
         if missing:
             _bad(path, f"a Run must hold {', '.join(_REQUIRED)}", f"no {', '.join(missing)}", again)
         config = _mapping(path, CONFIG)
-        if config.get("schema") != SCHEMA:
-            _bad(path, f"`schema` must be {SCHEMA}", shown(config.get("schema")), "Upgrade isthmus.")
+        if config.get("schema") not in READABLE:
+            must = f"`schema` must be among {', '.join(map(str, READABLE))}"
+            _bad(path, must, shown(config.get("schema")), "Upgrade isthmus.")
         found = dict(_mapping(path, PROVENANCE))
         digests, key = found.pop("sha256", None), found.pop("key", None)
         figures = [name for name in FIGURES if (path / name).is_file()]
@@ -251,7 +277,7 @@ class Run:
                 _bad(path, f"`{name}` must have the SHA-256 in {PROVENANCE}", "another one", again)
         tensors, _ = files.read_tensors(path / ARRAYS, max_bytes=max_bytes)
         listed = files.read_json(path / VERDICTS, max_bytes=_MAX_JSON)
-        known = {item.name for item in fields(Outcome)}
+        known = {item.name for item in fields(Outcome) if config["schema"] == SCHEMA or not item.kw_only}
         if not isinstance(listed, list) or not all(isinstance(o, dict) and set(o) == known for o in listed):
             _bad(path, f"`{VERDICTS}` must be a list of outcomes", "something else", again)
         experiment, parameters = config.get("experiment"), config.get("parameters")
@@ -274,8 +300,9 @@ class Run:
 
 
 def worst(outcomes: Sequence[Outcome]) -> str:
-    """The worst status, or ``"undetermined"`` when nothing was judged."""
-    return max((o.status for o in outcomes), key=STATUSES.index, default="undetermined")
+    """The worst status of the statements, or ``"undetermined"`` when there is none; conditions do not count."""
+    judged = (o.status for o in outcomes if o.kind == "statement")
+    return max(judged, key=STATUSES.index, default="undetermined")
 
 
 def configuration_key(experiment: str, parameters: Mapping[str, Any]) -> str:

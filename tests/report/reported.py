@@ -148,7 +148,8 @@ def run(layers=5, values=6, **changes):
         },
         "outcomes": (
             Outcome("two is two", "agrees", 2, 2),
-            Outcome("pi is three", "differs", 3.14159, 3, "it is not"),
+            Outcome("pi is three", "differs", 3.14159, 3, "it is not", quote="π = 3", where="§1"),
+            Outcome("converged", "not met", 0.7, kind="condition"),
         ),
         "provenance": {"isthmus": "0", "seconds": 2.0, "command": ["reproduce", "F-made"]},
     }

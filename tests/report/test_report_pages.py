@@ -263,7 +263,10 @@ def test_the_page_of_a_run():
     page = read(run())
     text = "".join(page.text)
     assert "1 of 2 statements of F-made came out as stated, 1 differs for a known reason." in text
-    assert "pi is three: it is not" in text
+    assert "pi is three: it is not" in text and "π = 3" in text
+    statements, conditions = page_of(run()).sections[0].blocks
+    assert [len(table.rows) for table in (statements, conditions)] == [2, 1]
+    assert conditions.rows[0][0].word == "not met"
     content = b"\x89PNG"
     picture = Read(write.render(page_of(run(figures={"figure.png": content}))))
     assert f"data:image/png;base64,{base64.b64encode(content).decode()}" in picture.loaded

@@ -52,7 +52,10 @@ def test_all_kinds_and_states(tmp_path, now, monkeypatch):
     (tmp_path / "found").mkdir()
     files.write_json(tmp_path / "found" / "discovery.json", discovery_document())
     (tmp_path / "found" / "report.html").write_text("<p>report</p>")
-    Run("E-two", {"depth": 2}, outcomes=[Outcome("a", "agrees"), Outcome("b", "fails")]).write(tmp_path / "E-two")
+    unmet = Outcome("c", "not met", kind="condition")
+    Run("E-two", {"depth": 2}, outcomes=[Outcome("a", "agrees"), Outcome("b", "fails"), unmet]).write(
+        tmp_path / "E-two"
+    )
     (tmp_path / "seen").mkdir()
     diagnosis = {"format": "isthmus.diagnosis", "sentence": "Rank 3.", "isthmus": {"verdict": "determined"}}
     files.write_json(tmp_path / "seen" / "diagnosis.json", diagnosis)

@@ -123,12 +123,15 @@ def _print_experiments(described: Iterable[Mapping[str, Any]], *, details: bool)
 def _print_outcomes(run: Any, title: str, folder: Path) -> None:
     out = console()
     out.print(text(f"{run.experiment}: {title}"), style="bold")
-    rows = table("outcome", "value", "expected", "statement")
-    for outcome in run.outcomes:
-        statement = outcome.name + (f"; {outcome.reason}" if outcome.reason else "")
-        row = (plain(outcome.value), plain(outcome.expected), statement)
-        rows.add_row(Text(outcome.status, COLOURS[outcome.status]), *map(text, row))
-    out.print(rows)
+    for heading, outcomes in (("statement", run.statements), ("condition, of ours", run.conditions)):
+        rows = table("outcome", "value", "expected", heading)
+        for outcome in outcomes:
+            said = outcome.name + (f"; {outcome.reason}" if outcome.reason else "")
+            said += f" — “{outcome.quote}” ({outcome.where})" if outcome.quote else ""
+            row = (plain(outcome.value), plain(outcome.expected), said)
+            rows.add_row(Text(outcome.status, COLOURS[outcome.status]), *map(text, row))
+        if outcomes:
+            out.print(rows)
     ending = Text(run.status, COLOURS[run.status])
     out.print(
         ending + text(f" in {run.provenance['seconds']:.1f} s, kept in {folder}; look at it: isthmus open {folder}")

@@ -102,14 +102,16 @@ def _print_all(
     chosen: Sequence[tuple[Experiment, Path]], rows: dict[str, tuple[Run, str]], failures: dict[str, Any]
 ) -> None:
     out = console()
-    shown = table("figure", "status", "outcomes", "time", "kept in")
+    shown = table("figure", "status", "statements", "time", "kept in")
     for one, folder in chosen:
         if one.id not in rows:
             shown.add_row(text(one.id), text("failed"), text(failures[one.id].message), text(""), text(""))
             continue
         run, took = rows[one.id]
-        good = sum(outcome.status == "agrees" for outcome in run.outcomes)
+        good = sum(outcome.status == "agrees" for outcome in run.statements)
         status = text(run.status)
         status.stylize(COLOURS[run.status])
-        shown.add_row(text(one.id), status, text(f"{good} of {len(run.outcomes)} agree"), text(took), text(str(folder)))
+        shown.add_row(
+            text(one.id), status, text(f"{good} of {len(run.statements)} agree"), text(took), text(str(folder))
+        )
     out.print(shown)

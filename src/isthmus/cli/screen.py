@@ -17,6 +17,8 @@ COLOURS = {
     "differs": "yellow",
     "fails": "bold red",
     "undetermined": "yellow",
+    "met": "green",
+    "not met": "yellow",
     "determined": "green",
     "trivial": "cyan",
     "given": "cyan",

@@ -80,4 +80,6 @@ def _arrays(found: Discovery) -> dict[str, np.ndarray]:
 def _outcomes(found: Discovery) -> list[Outcome]:
     known = found.verdict != "undetermined"
     reason = "" if known else (found.reasons[0] if found.reasons else "undetermined")
-    return [Outcome("the rank is determined", "agrees" if known else "differs", found.verdict, "determined", reason)]
+    return [
+        Outcome("the rank is determined", "agrees" if known else "undetermined", found.verdict, "determined", reason)
+    ]

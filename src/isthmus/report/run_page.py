@@ -10,17 +10,21 @@ from isthmus._html import number
 from isthmus.report import depth
 from isthmus.report.origin import origin_section
 from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Picture, Section, Table
-from isthmus.runs import Run
+from isthmus.runs import STATUSES, Outcome, Run
 
 _MEANING = {
-    "agrees": "Everything that was stated came out.",
+    "agrees": "Everything that the paper states came out.",
     "differs": "Something came out otherwise, for a reason that is given.",
     "fails": "Something that was stated did not come out, and no reason is known.",
-    "undetermined": "Nothing was judged.",
+    "undetermined": "Something that was stated could not be tested, or nothing was judged.",
 }
-_OUTCOMES = (
-    "Each row is one statement with the number that came out beside the number that was expected.",
-    "“Differs” is a difference with a known reason, “fails” one without.",
+_STATEMENTS = (
+    "Each row is one statement of the paper, in its words, with the number that came out beside the expected one.",
+    "“Differs” is a difference with a known reason, “fails” one without; “undetermined” could not be tested.",
+)
+_CONDITIONS = (
+    "What the judgement rests on, such as convergence, and further checks that no paper states.",
+    "A condition does not count in the status; where one is not met, a statement may be undetermined.",
 )
 _PICTURE = ("The figure as the experiment drew it, for comparison with the paper's.",)
 _MIME = {"figure.svg": "image/svg+xml", "figure.png": "image/png"}
@@ -28,11 +32,11 @@ _MIME = {"figure.svg": "image/svg+xml", "figure.png": "image/png"}
 
 def page_of(run: Run) -> Page:
     """The page of a Run."""
-    counts = {status: sum(o.status == status for o in run.outcomes) for status in ("agrees", "differs", "fails")}
-    reasons = [f"{o.name}: {o.reason}" if o.reason else o.name for o in run.outcomes if o.status != "agrees"]
+    counts = {status: sum(o.status == status for o in run.statements) for status in STATUSES}
+    reasons = [f"{o.name}: {o.reason}" if o.reason else o.name for o in run.statements if o.status != "agrees"]
     answer = Answer(_sentence(run, counts), run.status, reasons, _MEANING[run.status])
     facts = [
-        Fact("statements agree", f"{counts['agrees']} of {len(run.outcomes)}", "judged by numbers"),
+        Fact("statements agree", f"{counts['agrees']} of {len(run.statements)}", "judged by numbers"),
         Fact("arrays", str(len(run.arrays)), "kept in the folder"),
         Fact("key", run.key, "of experiment and parameters"),
     ]
@@ -51,13 +55,14 @@ def page_of(run: Run) -> Page:
 
 
 def _sentence(run: Run, counts: dict[str, int]) -> str:
-    if not run.outcomes:
+    if not run.statements:
         return f"{run.experiment} was computed, and nothing about it was judged."
-    if counts["agrees"] == len(run.outcomes):
+    if counts["agrees"] == len(run.statements):
         all_of = f"All {counts['agrees']} statements" if counts["agrees"] > 1 else "The one statement"
         return f"{all_of} of {run.experiment} came out as stated."
-    parts = [f"{counts['agrees']} of {len(run.outcomes)} statements of {run.experiment} came out as stated"]
+    parts = [f"{counts['agrees']} of {len(run.statements)} statements of {run.experiment} came out as stated"]
     for status, one, many in (
+        ("undetermined", "could not be tested", "could not be tested"),
         ("differs", "differs for a known reason", "differ for known reasons"),
         ("fails", "fails", "fail"),
     ):
@@ -67,9 +72,23 @@ def _sentence(run: Run, counts: dict[str, int]) -> str:
 
 
 def _outcomes(run: Run) -> list[Block]:
-    rows = [[Badge(o.status), o.name, _cell(o.value), _cell(o.expected), o.reason] for o in run.outcomes]
-    heads = ["outcome", "statement", "value", "expected", "reason"]
-    return [Table("outcomes", "Outcomes", heads, rows, _OUTCOMES)] if rows else []
+    blocks: list[Block] = []
+    if run.statements:
+        heads = ["outcome", "statement", "value", "expected", "the paper's words", "where", "reason"]
+        rows = [[*_row(o), o.quote, o.where, o.reason] for o in run.statements]
+        blocks.append(Table("outcomes", "Statements", heads, rows, _STATEMENTS))
+    if run.conditions:
+        rows = [[*_row(o), o.reason] for o in run.conditions]
+        blocks.append(
+            Table(
+                "conditions", "Conditions", ["outcome", "condition", "value", "expected", "reason"], rows, _CONDITIONS
+            )
+        )
+    return blocks
+
+
+def _row(outcome: Outcome) -> list[Any]:
+    return [Badge(outcome.status), outcome.name, _cell(outcome.value), _cell(outcome.expected)]
 
 
 def _cell(value: Any) -> Any:

@@ -236,7 +236,8 @@ def _answer_of_document(kind: str, content: Any) -> Answer:
 def _answer_of_run(config: Any, outcomes: Any) -> Answer:
     """The sentence of a Run's report, from the two small files."""
     name = plain(config["experiment"], 100)
-    statuses = [str(one["status"]) for one in outcomes]
-    worst = next((word for word in ("fails", "differs", "agrees") if word in statuses), "undetermined")
+    # Runs of earlier versions say no kind: all that they judge are statements.
+    statuses = [str(one["status"]) for one in outcomes if one.get("kind", "statement") == "statement"]
+    worst = next((word for word in ("fails", "differs", "undetermined", "agrees") if word in statuses), "undetermined")
     told = f"{name}: {statuses.count('agrees')} of {len(statuses)} statements came out as stated."
     return Answer("run", told, worst, {})

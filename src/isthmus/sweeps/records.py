@@ -14,7 +14,7 @@ from isthmus._checks import fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus.experiments._experiment import find_experiments, plain_scalars
 from isthmus.files import read_json
-from isthmus.runs import ARRAYS, CONFIG, FIGURES, PROVENANCE, SCHEMA, VERDICTS, Run, configuration_key
+from isthmus.runs import ARRAYS, CONFIG, FIGURES, PROVENANCE, READABLE, VERDICTS, Run, configuration_key
 from isthmus.sweeps.index import Index
 from isthmus.sweeps.places import INDEX, RUNS, SWEEP, digest_of, is_key
 from isthmus.sweeps.plan import Plan
@@ -58,8 +58,8 @@ def inspect(folder: Path, key: str, experiment: str) -> dict[str, Any]:
 
 
 def _check(path: Path, source: Any, config: Any, key: str, experiment: str) -> None:
-    if not isinstance(source, dict) or not isinstance(config, dict) or config.get("schema") != SCHEMA:
-        _bad(path, f"it must be a Run of schema {SCHEMA}", "something else")
+    if not isinstance(source, dict) or not isinstance(config, dict) or config.get("schema") not in READABLE:
+        _bad(path, f"it must be a Run of schema {' or '.join(map(str, READABLE))}", "something else")
     digests = source.get("sha256")
     there = [name for name in (CONFIG, ARRAYS, VERDICTS, *FIGURES) if (path / name).is_file()]
     if not isinstance(digests, dict) or sorted(digests) != sorted(there) or len(there) < 3:
