@@ -16,6 +16,7 @@ from torch import Tensor
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory
 from isthmus.experiments._experiment import Experiment, parameter
+from isthmus.experiments._outcomes import Quote, condition, under
 from isthmus.measures import (
     BottleneckRank,
     bottleneck_rank,
@@ -37,7 +38,18 @@ KINDS = ("weights", "representations", "jacobian")
 #: Singular values kept for the figure.
 SHOWN = 12
 
-PAPER_NORM_PER_DEPTH = 12.8
+PAPER_RANK, PAPER_NORM_PER_DEPTH = 5, 12.8
+
+#: Share of the largest singular value from which on a direction is kept, and how near the norm must be.
+KEPT, NEAR = 0.1, 0.1
+
+MIDDLE = Quote("The middle layers are approximately rank 5.", "rank2023, caption of Figure 1, (A)")
+JACOBIANS = Quote(
+    "First 10 singular values of the Jacobian Jf_W(x) at 10 random points. These are rank approximately rank 1 again.",
+    "rank2023, caption of Figure 1, (C)",
+)
+NORM = Quote("At the end of training, we obtain ‖W‖²/L = 12.8.", "rank2023, caption of Figure 1")
+ERRATUM = "the printed 1 is an error: the rank of the task is meant"
 
 
 @cites("rank2023", "Figure 1", ids=("F-rank-1",))
@@ -50,7 +62,7 @@ class RankFigure1(Experiment):
     """
 
     id: ClassVar[str] = "F-rank-1"
-    title: ClassVar[str] = "A rank-5 task: the middle layers of a deep network have rank 5"
+    title: ClassVar[str] = "A task of low rank: the middle layers of a deep network have its rank"
     paper: ClassVar[str] = "rank2023"
     where: ClassVar[str] = "Figure 1"
     convention: ClassVar[str] = "rank2023: mean square + (λ/L)‖W‖²; ridge = λ/L, times d_out if averaged over outputs"
@@ -100,7 +112,7 @@ class RankFigure1(Experiment):
         dims = [self.d_in, *[self.width] * (self.depth - 1), self.d_out]
         generator = torch.Generator().manual_seed(self.seed + self.network_seed)
         net = FullyConnected(dims, init_scale=self.init_scale, generator=generator)
-        # The state is in the arrays and in an outcome.
+        # The state is in the arrays and in a condition.
         result = minimise(
             net,
             problem.X,
@@ -135,44 +147,30 @@ class RankFigure1(Experiment):
         return arrays["weight_spectra"]
 
     def outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
-        """The middle layers' rank, the rank by each kind of evidence, the norm beside the paper's, convergence."""
+        """Rank of the middle representation and of Jacobians, the norm; beside them the weights, and convergence."""
         k = self.rank
         spectra = arrays["representation_spectra"]
         middle = spectra[len(spectra) // 2]
         kept, dropped = float(middle[k - 1] / middle[0]), float(middle[k] / middle[0])
-        found = dict(zip(KINDS, arrays["ranks"].tolist()))
-        results = [
-            Outcome(f"middle representation: s_{k}/s_1 > 0.1", _status(kept > 0.1), kept, 0.1),
-            Outcome(
-                f"middle representation: s_{k + 1}/s_1 < {self.dropped_below:g}",
-                _status(dropped < self.dropped_below),
-                dropped,
-                self.dropped_below,
-            ),
+        ranks = dict(zip(KINDS, arrays["ranks"].tolist()))
+        told = "" if k == PAPER_RANK else f"the paper's task has rank {PAPER_RANK}, this one {k}"
+        name, below = "middle, centred representation", self.dropped_below
+        statements = [
+            MIDDLE.judge(f"{name}: s_{k}/s_1, above", kept > KEPT, kept, KEPT, told),
+            MIDDLE.judge(f"{name}: s_{k + 1}/s_1, below", dropped < below, dropped, below, told),
+            MIDDLE.judge("rank by representations", ranks["representations"] == k, ranks["representations"], k, told),
+            JACOBIANS.judge("rank by Jacobians", ranks["jacobian"] == k, ranks["jacobian"], k, ERRATUM),
         ]
-        for kind in KINDS:
-            good = found[kind] == k
-            # One weight direction more may carry a constant, in place of a bias.
-            spare = kind == "weights" and found[kind] == k + 1
-            why = "one direction is constant over the data and stands in for a bias" if spare else ""
-            status = "agrees" if good else "differs" if spare else "fails"
-            results.append(Outcome(f"rank by {kind}", status, float(found[kind]), float(k), why))
-        results.append(self._norm_outcome(float(arrays["weight_norms"].sum() / self.depth)))
-        converged = bool(arrays["converged"])
-        why = "" if converged else "the training did not meet its criterion; spectra still move slightly"
-        results.append(
-            Outcome("training converged", "agrees" if converged else "differs", float(arrays["gradient"]), None, why)
-        )
-        return results
-
-    def _norm_outcome(self, value: float) -> Outcome:
-        name = "‖W‖²/L beside the paper's"
-        if self.replace(seed=0, network_seed=0, learning_rate=1e-3, init_scale=1.0) != RankFigure1():
-            return Outcome(name, "differs", value, PAPER_NORM_PER_DEPTH, "other settings than the paper's")
-        if abs(value / PAPER_NORM_PER_DEPTH - 1) <= 0.1:
-            return Outcome(name, "agrees", value, PAPER_NORM_PER_DEPTH)
-        why = "the paper's teacher is not stated; the norm depends on its regularity"
-        return Outcome(name, "differs", value, PAPER_NORM_PER_DEPTH, why)
+        norm = float(arrays["weight_norms"].sum() / self.depth)
+        if self.replace(seed=0, network_seed=0, learning_rate=1e-3, init_scale=1.0) == RankFigure1():
+            good = abs(norm / PAPER_NORM_PER_DEPTH - 1.0) <= NEAR
+            why = "" if good else "the paper's teacher is not stated; the norm depends on its regularity"
+            outcome = NORM.judge("‖W‖²/L", good, norm, PAPER_NORM_PER_DEPTH, why, otherwise="differs")
+            statements.append(outcome)
+        converged = condition("training converged", bool(arrays["converged"]), float(arrays["gradient"]))
+        spare = "one direction is constant over the data and stands in for a bias" if ranks["weights"] == k + 1 else ""
+        weights = condition("rank by weights", ranks["weights"] == k, ranks["weights"], k, spare)
+        return [*under([converged], statements), converged, weights]
 
     def plot(self, arrays: Mapping[str, np.ndarray], figure: Figure) -> None:
         """Four views of the trained network."""
@@ -217,10 +215,6 @@ def _padded(spectra: list[Tensor]) -> np.ndarray:
     for row, s in zip(table, spectra):
         row[: min(SHOWN, len(s))] = s[:SHOWN].numpy()
     return table
-
-
-def _status(good: bool) -> str:
-    return "agrees" if good else "fails"
 
 
 # ---- The picture of a bottleneck: four views of one network through its depth

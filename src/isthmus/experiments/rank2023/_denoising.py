@@ -19,6 +19,7 @@ from isthmus._cite import cites
 from isthmus._progress import ProgressFactory
 from isthmus.datasets import balanced_subset, mnist
 from isthmus.experiments._experiment import Experiment, parameter
+from isthmus.experiments._outcomes import Quote, condition, under
 from isthmus.measures import denoising, distance_to_data, jacobian, weight_spectra
 from isthmus.networks import FullyConnected
 from isthmus.objective import constant_cost, ridge_from
@@ -31,6 +32,17 @@ Array = np.ndarray
 #: Share of the distance to the data that a projection may leave, and that what does not project must; share of the
 #: variance that a reconstruction may miss; ‖J² − J‖/‖J‖ of what counts as a projection.
 LEFT, STAYS, MISSED, DEFECT = 0.2, 0.5, 0.02, 0.1
+
+DENOISING = Quote(
+    "We see that for large depths (A, B) the learned autoencoder is naturally denoising, projecting points to the data "
+    "distribution, which is not the case for shallow networks (C).",
+    "rank2023, caption of Figure 3",
+)
+PROJECTION = Quote(
+    "therefore Jf(x) is a projection to T, thus proving that rank recovering autoencoders are naturally (locally) "
+    "denoising.",
+    "rank2023, §5, 'Autoencoders'",
+)
 
 #: Points of the curve that distances are taken to; images shown.
 DENSE, SHOWN = 20_001, 8
@@ -178,42 +190,36 @@ class RankFigure3(Experiment):
         return net, result
 
     def outcomes(self, arrays: Mapping[str, Array]) -> list[Outcome]:
-        """What is left of the noise, deep and shallow, and whether the deep one's Jacobian is a projection."""
-        found = []
-        deep, flat = (float(x) for x in arrays["curve_left"])
-        name = f"curve, L = {self.deep_curve}: distance to the curve left, at most"
-        found.append(Outcome(name, "agrees" if deep <= LEFT else "fails", deep, LEFT))
-        name, why = f"curve, L = {self.shallow}: distance to the curve left, at least", ""
-        if flat < STAYS:
-            why = "the shallow one denoises too"
-        found.append(Outcome(name, "differs" if why else "agrees", flat, STAYS, why))
+        """What is left of the noise on the curve, deep and shallow, and on images, deep; then checks of ours."""
+        left, flat = (float(x) for x in arrays["curve_left"])
         defect, other = (float(x) for x in arrays["curve_defect"])
-        name = f"curve, L = {self.deep_curve}: ‖J² − J‖/‖J‖ on the curve, at most"
-        told = f"{other:.3g} at L = {self.shallow}"
-        found.append(Outcome(name, "agrees" if defect <= DEFECT else "fails", defect, DEFECT, told))
+        through, shallow = (float(x) for x in arrays["images_passed"])
+        deep, L = self.deep_curve, self.shallow
+        beside = f"{other:.3g} at L = {L}"
+        statements = [
+            DENOISING.judge(f"(B) curve, L = {deep}: distance to the curve left, at most", left <= LEFT, left, LEFT),
+            DENOISING.judge(f"(C) curve, L = {L}: distance to the curve left, at least", flat >= STAYS, flat, STAYS),
+            PROJECTION.judge(
+                f"curve, L = {deep}: ‖J² − J‖/‖J‖ on the curve, at most", defect <= DEFECT, defect, DEFECT, beside
+            ),
+            DENOISING.judge(
+                f"(A) images, L = {self.deep_images}: noise that gets through, at most",
+                through <= STAYS,
+                through,
+                STAYS,
+            ),
+        ]
         missed = float(arrays["curve_missed"].max())
-        name, good = "curve: share of the variance missed on the data, at most", missed <= MISSED
-        found.append(Outcome(name, "agrees" if good else "fails", missed, MISSED))
-        return found + self._judged_images(arrays)
-
-    def _judged_images(self, arrays: Mapping[str, Array]) -> list[Outcome]:
-        """Noise that gets through, and all that is left: the second counts what the network loses of the image too."""
-        through, flat = (float(x) for x in arrays["images_passed"])
-        name = f"images, L = {self.deep_images}: noise that gets through, at most"
-        found = [Outcome(name, "agrees" if through <= STAYS else "fails", through, STAYS)]
-        # From here on ours: the paper shows no shallow autoencoder of images.
-        name = f"images: noise that gets through at L = {self.deep_images}, less than at L = {self.shallow}"
+        fitted = condition("curve: share of the variance missed on the data, at most", missed <= MISSED, missed, MISSED)
+        # The paper shows no shallow autoencoder of images.
         kept = [_kept(s) for s in arrays["images_values"]]
-        why = f"dimensions kept: {kept[0]} at L = {self.deep_images}, {kept[1]} at L = {self.shallow}"
-        found.append(Outcome(name, "agrees" if through < flat else "differs", through, flat, why))
-        deep, other = (float(x) for x in arrays["images_left"])
-        name = f"images: distance to the clean image left at L = {self.deep_images}, less than at L = {self.shallow}"
-        missed = [f"{float(x):.2g}" for x in arrays["images_missed"]]
-        told = f"of the variance without noise, {missed[0]} and {missed[1]} are missed"
-        # What a deep one loses of the image is no noise.
-        status = "agrees" if deep < other else "differs" if deep <= STAYS else "fails"
-        found.append(Outcome(name, status, deep, other, told))
-        return found
+        why = f"dimensions kept: {kept[0]} at L = {self.deep_images}, {kept[1]} at L = {L}"
+        name = f"images: noise that gets through at L = {self.deep_images}, less than at L = {L}"
+        less = condition(name, through < shallow, through, shallow, why)
+        far, near = (float(x) for x in arrays["images_left"])
+        why = "of the variance without noise, {:.2g} and {:.2g} are missed".format(*arrays["images_missed"])
+        name = f"images: distance to the clean image left at L = {self.deep_images}, less than at L = {L}"
+        return [*under([fitted], statements), fitted, less, condition(name, far < near, far, near, why)]
 
     def plot(self, arrays: Mapping[str, Array], figure: Figure) -> None:
         """(A) images; (B) the curve, deep; (C) the curve, shallow."""
