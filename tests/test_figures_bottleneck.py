@@ -26,7 +26,8 @@ def test_runs_and_says_what_it_found(tiny):
     assert arrays["depths"].tolist() == [3, 3, 5, 5] and arrays["spectra"].shape == (4, 5, 10)
     assert np.isnan(arrays["spectra"][0, 3:]).all() and np.isfinite(arrays["spectra"][2]).all()
     # A few steps do not converge, and the run says so.
-    assert tiny.outcomes[-1].status == "differs" and tiny.outcomes[-1].value == 4
+    unfinished = next(o for o in tiny.conditions if "converge" in o.name)
+    assert unfinished.status == "not met" and unfinished.value == 4
     assert set(tiny.figures) == {"figure.png", "figure.svg"}
 
 
@@ -66,7 +67,7 @@ def test_a_network_continued_without_steps_costs_what_it_did():
 
 def ideal(slopes=((2, 2.0), (3, 3.0))):
     """Arrays as the paper states them: rank 4, 3, 3, 2, 2 and nothing."""
-    depths, ranks = np.array([6, 10, 14, 18, 22, 30]), np.array([4, 3, 3, 2, 2, 0])
+    depths, ranks = np.array([6, 10, 14, 18, 22, 26]), np.array([4, 3, 3, 2, 2, 0])
     zero = ranks == 0
     spectra = np.where(np.arange(10) < ranks[:, None, None], 1.2, 1e-3) * np.ones((6, 30, 1))
     L = np.arange(18.0, 36.0, 3.0)
@@ -92,7 +93,8 @@ def statuses(arrays):
 
 
 def test_what_the_paper_states_agrees():
-    assert set(statuses(ideal())) == {"agrees"} and len(statuses(ideal())) == 6
+    assert statuses(ideal()) == ["agrees"] * 5 + ["met"] * 2
+    assert all(o.quote and o.where for o in FIGURE.outcomes(ideal()) if o.kind == "statement")
 
 
 @pytest.mark.parametrize(
@@ -100,28 +102,49 @@ def test_what_the_paper_states_agrees():
     [
         ({"ranks": np.array([2, 2, 3, 3, 4, 0])}, 0, "fails"),
         ({"ranks": np.array([4, 2, 2, 3, 3, 0])}, 0, "differs"),
-        ({"ranks": np.array([4, 3, 3, 1, 1, 0])}, 1, "fails"),
-        (ideal(slopes=((2, 2.6), (3, 3.0))), 2, "fails"),
-        (ideal(slopes=((2, 2.0), (3, 2.0))), 3, "fails"),
-        ({"norms": np.full(6, 60.0)}, 4, "differs"),
-        ({"norms": np.array([60.0, 60.0, 0.0, 0.0, 0.0, 0.0])}, 4, "differs"),
-        ({"converged": np.array([True] * 5 + [False])}, 5, "differs"),
+        (ideal(slopes=((2, 2.6), (3, 3.0))), 1, "fails"),
+        (ideal(slopes=((2, 2.0), (3, 2.0))), 2, "fails"),
+        ({"norms": np.full(6, 60.0)}, 3, "undetermined"),
+        ({"norms": np.array([60.0, 60.0, 0.0, 0.0, 0.0, 0.0])}, 3, "differs"),
+        ({"ranks": np.array([4, 3, 3, 2, 1, 0])}, 4, "differs"),
+        ({"converged": np.array([True] * 5 + [False])}, 5, "not met"),
+        ({"ranks": np.array([5, 4, 4, 3, 3, 0])}, 6, "not met"),
     ],
 )
 def test_what_is_not_so_does_not_agree(changes, index, status):
     found = statuses({**ideal(), **changes})
-    assert found[index] == status and found.count("agrees") == len(found) - 1
+    assert found[index] == status and found.count("agrees") + found.count("met") == len(found) - 1
 
 
-def test_networks_from_a_random_start_are_judged_too():
-    """Slopes of their own: they differ where trainings of one rank end in different minima."""
-    depths, ranks = np.array([6, 10, 14, 18, 22, 30]), np.array([3, 2, 2, 2, 2, 0])
+def test_deep_enough_and_still_something_left_differs():
+    """Up to L = 26 the zero solution may yet come; beyond 32 it should have."""
+    arrays = ideal() | {"depths": np.array([6, 10, 14, 18, 22, 40]), "norms": np.full(6, 60.0)}
+    assert statuses(arrays)[3] == "differs"
+
+
+def test_a_slope_of_trainings_that_did_not_converge_is_undetermined():
+    arrays = ideal(slopes=((2, 2.6), (3, 3.0))) | {"converged": np.array([True] * 5 + [False])}
+    assert statuses(arrays)[1] == "undetermined"
+
+
+def test_the_best_networks_of_a_range_are_judged_too():
+    """Slopes of their own; of two networks of one depth the one of less loss counts."""
+    depths, ranks = np.array([6, 10, 14, 18, 22, 26]), np.array([3, 2, 2, 2, 2, 0])
     arrays = {**ideal(), "ranks": ranks, "norms": np.where(ranks > 0, 2.0 * depths + 30.0, 0.04)}
-    straight = {o.name: o.status for o in FIGURE.outcomes(arrays)}
-    name = "networks from a random start, at rank 2: slope of ‖θ‖² in L"
-    assert straight[name] == "agrees"
-    arrays["norms"] = arrays["norms"] + np.array([0, 0, 0, 0, 60, 0])
-    assert {o.name: o.status for o in FIGURE.outcomes(arrays)}[name] == "differs"
+    name = "best networks of the depths of rank 2: slope of ‖θ‖² in L"
+    assert {o.name: o.status for o in FIGURE.outcomes(arrays)}[name] == "agrees"
+    steep = arrays | {"norms": np.where(ranks > 0, 3.0 * depths + 30.0, 0.04)}
+    assert {o.name: o.status for o in FIGURE.outcomes(steep)}[name] == "differs"
+    twice = {key: np.concatenate([values, values]) for key, values in arrays.items() if len(values) == 6}
+    twice["norms"][6:11] += 40.0 * np.arange(5)
+    twice["losses"][6:] += 0.1
+    assert norm_trained.best_of_depths(twice) == [0, 1, 2, 3, 4]
+    assert {o.name: o.status for o in FIGURE.outcomes(arrays | twice)}[name] == "agrees"
+
+
+def test_outputs_are_scaled():
+    plain, scaled = (NormAndDepth(**TINY, output_scale=scale).settings.data()[1] for scale in (1.0, 1.2))
+    np.testing.assert_allclose(scaled, 1.2 * plain, rtol=1e-6)
 
 
 def test_one_deep_network_of_another_rank_does_not_undo_that_the_rank_falls():
@@ -130,7 +153,7 @@ def test_one_deep_network_of_another_rank_does_not_undo_that_the_rank_falls():
     assert found.status == "agrees" and "least ranks [4, 3, 3, 1, 2]" in found.reason
 
 
-@pytest.mark.parametrize(("shift", "status"), [(0.0, "agrees"), (8.0, "differs")])
+@pytest.mark.parametrize(("shift", "status"), [(0.0, "agrees"), (8.0, "undetermined")])
 def test_a_slope_that_is_right_by_chance_says_nothing(shift, status):
     """Networks off the line by so much that its interval is wider than a rank, at the same slope."""
     arrays = ideal()
@@ -139,7 +162,7 @@ def test_a_slope_that_is_right_by_chance_says_nothing(shift, status):
     scatter = np.random.default_rng(0).normal(size=6)
     scatter = shift * (scatter - basis @ (basis.T @ scatter))
     arrays["continued_norms"] = arrays["continued_norms"] + np.concatenate([scatter, np.zeros(6)])
-    found = FIGURE.outcomes(arrays)[2]
+    found = FIGURE.outcomes(arrays)[1]
     assert found.value == pytest.approx(2.0, abs=0.1) and found.status == status
 
 
@@ -172,8 +195,6 @@ def test_depths_must_increase():
 
 
 def test_the_quick_variant_shows_the_same(tmp_path_factory):
-    found = {o.name: o for o in quick_run(tmp_path_factory, NormAndDepth).outcomes}
-    slopes = [o for name, o in found.items() if "slope" in name]
-    assert slopes and all(o.status == "agrees" for o in slopes)
-    assert next(o for name, o in found.items() if "least deep" in name).status == "agrees"
-    assert "zero first at L = 36" in next(o for name, o in found.items() if "zero" in name).reason
+    run = quick_run(tmp_path_factory, NormAndDepth)
+    assert run.status == "agrees" and sum("slope" in o.name for o in run.statements) >= 1
+    assert next(o for o in run.statements if "zero" in o.name).value == 36

@@ -19,6 +19,7 @@ from isthmus._checks import fail
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory
 from isthmus.experiments._experiment import Experiment, parameter
+from isthmus.experiments._outcomes import Quote, condition, under
 from isthmus.experiments.bottleneck2023._summary_statistics import deepen
 from isthmus.measures import CostEstimate, estimate_costs, weight_spectra
 from isthmus.networks import FullyConnected
@@ -33,8 +34,9 @@ Array = np.ndarray
 #: ‖θ‖² below which nothing is left but the bias of the last layer.
 NOTHING = 1.0
 
-#: How far a slope may be from the rank, in ranks; an interval wider than this judges nothing.
-NEAR, WIDE = 0.25, 1.0
+#: How far a slope may be from the rank, in ranks; an interval wider than this judges nothing. Share of the paper's
+#: depth by which that of the zero solution may be off: the learning rate decides where.
+NEAR, WIDE, OFF = 0.25, 1.0, 0.2
 
 #: Depths of one rank that a slope needs.
 LEAST = 3
@@ -42,6 +44,23 @@ LEAST = 3
 #: Rank correlation of depth and rank up to which the rank falls. Neighbouring depths may stand in any order: deep
 #: networks from random starts lose dimensions by chance, and rounding decides which.
 FALLS = -0.7
+
+RANGES = Quote(
+    "We see different ranges of depth where the network converges to different rank, with larger depths leading to "
+    "smaller rank",
+    "bottleneck2023, caption of Figure 1",
+)
+SLOPE = Quote(
+    "Within each range the norm ‖θ‖² is well approximated by a affine function with slope equal to the rank.",
+    "bottleneck2023, caption of Figure 1",
+)
+SAME = Quote(
+    "suggesting the existence of sequences of local minima for different depths that all represent approximately the "
+    "same function f, as can be seen in Figure 1",
+    "bottleneck2023, §3.1",
+)
+ZERO = Quote("until training fails and recover the zero parameters for L > 25.", "bottleneck2023, caption of Figure 1")
+UNDER = Quote("In contrast, we have never observed fitting rank-underestimating minima", "bottleneck2023, §3.1")
 
 
 @cites("bottleneck2023", "Figure 1, App. E", ids=("F-bn-1",))
@@ -51,9 +70,9 @@ class NormAndDepth(Experiment):
     """z ∈ ℝ⁸, x = g(z) ∈ ℝ²⁰, y = h(z_1, z_2) ∈ ℝ²⁰: at depths of one rank R0, ‖θ‖² ≈ L·R0 + R1.
 
     Each network starts at random, at the full λ, and in which minimum it ends depends on the depth: ranks and the zero
-    solution are read from these. Of every rank the best is then continued to greater depths by identity layers: slopes
-    are read along these families, of which the paper says that they "all represent approximately the same function". A
-    training depends on its depth, its number and the settings alone, so that a sweep may take the depths apart.
+    solution are read from these, and slopes from the best of each depth. Of every rank the best is then continued to
+    greater depths by identity layers, and slopes are read along these families too. A training depends on its depth,
+    its number and the settings alone, so that a sweep may take the depths apart.
 
     The learning rate was chosen by where the zero solution begins, which it decides: in trials at L = 22 with 0.01, 26
     with 0.008, 28 with 0.006 and not up to 30 with 0.003. That depth is no evidence; that there is one, is.
@@ -65,7 +84,7 @@ class NormAndDepth(Experiment):
     where: ClassVar[str] = "Figure 1"
     convention: ClassVar[str] = "bottleneck2023: C + λ‖θ‖², C averaged over samples and outputs; ridge = λ·d_out"
     quick_seconds: ClassVar[float] = 10.0
-    full_seconds: ClassVar[float] = 400.0
+    full_seconds: ClassVar[float] = 1800.0
     figure_size: ClassVar[tuple[float, float]] = (14.0, 5.6)
     sweep_names: ClassVar[Mapping[str, str]] = {"depth": "depths", "ridge": "lam", "task_rank": "rank"}
 
@@ -78,10 +97,14 @@ class NormAndDepth(Experiment):
     most_cost: float = parameter(0.1, "a training with a larger cost has failed", source="paper", low=0.0, high=1e3)
     last_depth: int = parameter(25, "beyond this depth nothing is left", source="paper", low=1, high=10_000)
     average_outputs: bool = parameter(True, "whether the cost is averaged over outputs")
-    depths: tuple[int, ...] = parameter(
-        (4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), "depths L", low=3, high=1000
+    output_scale: float = parameter(
+        1.2,
+        "deviation of an output: large enough for the best fit of rank 1 to cost more than `most_cost`",
+        low=1e-3,
+        high=1e3,
     )
-    seeds: int = parameter(2, "networks of each depth", low=1, high=100)
+    depths: tuple[int, ...] = parameter(tuple(range(4, 33)), "depths L", low=3, high=1000)
+    seeds: int = parameter(5, "networks of each depth", low=1, high=100)
     samples: int = parameter(500, "N, training samples", low=10, high=10**6)
     width: int = parameter(50, "width of the hidden layers", low=1, high=10_000)
     learning_rate: float = parameter(8e-3, "of Adam", low=1e-8, high=10.0)
@@ -109,6 +132,8 @@ class NormAndDepth(Experiment):
             samples=80,
             width=14,
             lam=5e-3,
+            output_scale=1.0,
+            last_depth=30,
             adam_steps=200,
             steps=120,
             further=5,
@@ -212,43 +237,47 @@ class NormAndDepth(Experiment):
         return found
 
     def outcomes(self, arrays: Mapping[str, Array]) -> list[Outcome]:
-        """Ranks over depths, one slope for each family, where nothing is left, convergence."""
-        depths, ranks, failed = arrays["depths"], arrays["ranks"], arrays["failed"]
-        found = [_falls(depths[~failed], ranks[~failed])]
-        reached = bool((ranks[~failed] == self.rank).any())
-        name = f"some networks that fit have the rank of the task, {self.rank}"
-        found.append(Outcome(name, "agrees" if reached else "fails", reached, True))
-        fits = self.fits(arrays)
-        for k, fit in fits:
-            found.append(_slope(f"networks continued at rank {k}", k, fit, "fails"))
-        if not fits:
-            why = f"no family has {LEAST} depths of one rank"
-            found.append(Outcome("slope of ‖θ‖² in L", "differs", None, None, why))
-        for k in np.unique(ranks[~failed & (ranks > 0)]):
-            mine = ~failed & (ranks == k)
-            if len(np.unique(depths[mine])) >= LEAST:
-                fit = estimate_costs(depths[mine], arrays["norms"][mine])
-                # Each may be another minimum of that rank: what the paper saw need not come out of every training.
-                found.append(_slope(f"networks from a random start, at rank {k}", int(k), fit, "differs"))
-        found.append(self._ends(arrays))
-        left = int((~arrays["converged"]).sum())
-        at = sorted({int(L) for L in depths[~arrays["converged"]]})
-        why = "" if left == 0 else f"at L = {', '.join(map(str, at))}: what is shown there still moves slightly"
-        found.append(Outcome("trainings that did not converge", "differs" if left else "agrees", left, 0, why))
-        return found
+        """Ranks over depths, slopes in the ranges and along the families, where nothing is left."""
+        depths, ranks, fit = arrays["depths"], arrays["ranks"], ~arrays["failed"]
+        left = depths[~arrays["converged"]]
+        why = "" if len(left) == 0 else f"at L = {', '.join(map(str, np.unique(left).tolist()))}"
+        converged = condition("trainings that did not converge", len(left) == 0, len(left), 0, why)
+        slopes = []
+        best = best_of_depths(arrays)
+        for k in sorted({int(ranks[i]) for i in best} - {0}):
+            mine = [i for i in best if ranks[i] == k]
+            if len(mine) >= LEAST:
+                estimate = estimate_costs(depths[mine], arrays["norms"][mine])
+                slopes.append(_slope(SLOPE, f"best networks of the depths of rank {k}", k, estimate, "differs"))
+        for k, estimate in self.fits(arrays):
+            slopes.append(_slope(SAME, f"networks continued at rank {k}", k, estimate, "fails"))
+        below = int((fit & (ranks > 0) & (ranks < self.rank)).sum())
+        name = f"networks that fit with a rank below that of the task, {self.rank}"
+        why = "" if below == 0 else f"they cost less than {self.most_cost:g}"
+        reached = int((ranks[fit] == self.rank).sum())
+        return [
+            _falls(depths[fit], ranks[fit]),
+            *under([converged], slopes),
+            self._ends(arrays),
+            UNDER.judge(name, below == 0, below, 0, why, otherwise="differs"),
+            converged,
+            condition("networks that fit with the rank of the task, at least one", reached > 0, reached, 1),
+        ]
 
     def _ends(self, arrays: Mapping[str, Array]) -> Outcome:
-        """The last depth at which something is left."""
-        depths, zero = arrays["depths"], arrays["norms"] < NOTHING
-        last = int(depths[~zero].max()) if (~zero).any() else 0
-        name = "last depth before the zero solution"
-        if not zero.any():
-            why = f"no network up to L = {int(depths.max())} has it"
-            return Outcome(name, "differs", last, self.last_depth, why)
-        first = int(depths[zero].min())
-        near = abs(last - self.last_depth) <= 0.2 * self.last_depth and first > self.last_depth / 2
-        why = f"zero first at L = {first}; the learning rate decides where, and was chosen by it"
-        return Outcome(name, "agrees" if near else "differs", last, self.last_depth, why)
+        """The depth from which on most networks are the zero solution."""
+        depths, zero, wanted = arrays["depths"], arrays["norms"] < NOTHING, self.last_depth + 1
+        name = "first depth of the zero solution: of half the networks there, and from there on"
+        starts = [L for L in np.unique(depths) if min(zero[depths == L].mean(), zero[depths >= L].mean()) >= 0.5]
+        if not starts:
+            deepest = int(depths.max())
+            enough = deepest > (1.0 + OFF) * wanted
+            why = f"not up to L = {deepest}; the learning rate decides where"
+            return ZERO.judge(name, False if enough else None, None, wanted, why, otherwise="differs")
+        first = int(starts[0])
+        near = abs(first - wanted) <= OFF * wanted
+        why = "the learning rate decides where, and was chosen by it"
+        return ZERO.judge(name, near, first, wanted, why, otherwise="differs")
 
     def fits(self, arrays: Mapping[str, Array]) -> list[tuple[int, CostEstimate]]:
         """For each family: its rank, and L·R0 + R1 + R2/L over the networks in it that kept the rank."""
@@ -272,32 +301,42 @@ class NormAndDepth(Experiment):
         draw_depths(figure, arrays, self._families(arrays), slopes)
 
 
-def _slope(whose: str, k: int, fit: CostEstimate, otherwise: str) -> Outcome:
+def best_of_depths(arrays: Mapping[str, Array]) -> list[int]:
+    """Of the networks that fit, the one of least loss at each depth."""
+    found = []
+    for L in np.unique(arrays["depths"]):
+        mine = np.flatnonzero((arrays["depths"] == L) & ~arrays["failed"])
+        if len(mine):
+            found.append(int(mine[np.argmin(arrays["losses"][mine])]))
+    return found
+
+
+def _slope(words: Quote, whose: str, k: int, fit: CostEstimate, otherwise: str) -> Outcome:
     """Whether the slope is the rank: near it or with it in its interval, which is narrow enough to say something."""
     low, value, high = fit.R0.low, fit.R0.value, fit.R0.high
     told, name = f"between {low:.3g} and {high:.3g}", f"{whose}: slope of ‖θ‖² in L"
     if fit.state == "computed" and high - low > WIDE and low <= k <= high:
-        why = "the networks of this rank are too few, or minima too different, to say"
-        return Outcome(name, "differs", value, float(k), f"{told}: {why}")
+        told += ": the networks of this rank are too few, or minima too different, to say"
+        return words.judge(name, None, value, float(k), told)
     good = fit.state == "computed" and (abs(value - k) <= NEAR or low <= k <= high)
-    told += f", R1 = {fit.R1.value:.3g}" if good else ": different minima of this rank do not lie on one line"
+    told += f", R1 = {fit.R1.value:.3g}" if good else ": minima of this rank do not lie on one line"
     told += "" if fit.state == "computed" else f"; {fit.state}"
-    return Outcome(name, "agrees" if good else otherwise, value, float(k), told)
+    return words.judge(name, good, value, float(k), told, otherwise=otherwise)
 
 
 def _falls(depths: Array, ranks: Array) -> Outcome:
     """Whether the rank falls with depth among networks that fit: by the rank correlation, and at the ends."""
     name = "networks that fit: rank of the least deep, above that of the deepest"
     if len(ranks) < 2:
-        return Outcome(name, "differs", None, None, "fewer than two networks fit")
+        return RANGES.judge(name, None, None, None, "fewer than two networks fit")
     first, last = (int(ranks[depths == L].min()) for L in (depths.min(), depths.max()))
     least = [int(ranks[depths == L].min()) for L in np.unique(depths)]
     told = f"least ranks {least} at L = {np.unique(depths).tolist()}"
     if first <= last:
-        return Outcome(name, "fails", first, last, told)
+        return RANGES.judge(name, False, first, last, told)
     correlation = float(np.corrcoef(rankdata(depths), rankdata(ranks))[0, 1])
     told = f"rank correlation of depth and rank {correlation:.2f}; {told}"
-    return Outcome(name, "agrees" if correlation <= FALLS else "differs", first, last, told)
+    return RANGES.judge(name, correlation <= FALLS, first, last, told, otherwise="differs")
 
 
 # ---- Networks trained at several depths on a surface seen in part: what F-bn-1 shows of them
@@ -316,6 +355,7 @@ class DepthSettings:
     d_out: int
     lam: float
     average_outputs: bool
+    output_scale: float
     samples: int
     width: int
     learning_rate: float
@@ -344,7 +384,8 @@ class DepthSettings:
             samples=self.samples,
             seed=self.seed,
         )
-        return torch.tensor(problem.X, dtype=torch.float32), torch.tensor(problem.Y, dtype=torch.float32)
+        X, Y = (torch.tensor(values, dtype=torch.float32) for values in (problem.X, problem.Y))
+        return X, self.output_scale * Y
 
 
 @dataclass(frozen=True, eq=False)
@@ -385,7 +426,7 @@ def trained_together(many: Sequence[DepthSettings], depth: int, progress: Progre
     """The first network of each of several settings, which differ in λ and seed; as :func:`trained` to rounding."""
     starts = [_start(settings, depth, 0) for settings in many]
     X, Y = (torch.stack(parts) for parts in zip(*(settings.data() for settings in many)))
-    # The state is in the arrays and in an outcome.
+    # The state is in the arrays and in a condition.
     results = minimise_together(
         [net for net, _ in starts],
         X,
@@ -414,7 +455,7 @@ def continued(settings: DepthSettings, start: Trained, depth: int) -> Trained:
 
 def _fit(settings: DepthSettings, net: FullyConnected, plan: list[Phase]) -> Trained:
     X, Y = settings.data()
-    # The state is in the arrays and in an outcome.
+    # The state is in the arrays and in a condition.
     options = {"ridge": settings.ridge, "tolerance": settings.tolerance, "seed": settings.seed}
     result = minimise(net, X, Y, phases=plan, **options)
     return Trained(net, result)

@@ -17,6 +17,7 @@ from isthmus._progress import ProgressFactory
 from isthmus.diagnosis import Symmetry, symmetry
 from isthmus.discovery import dynamics_of, explained
 from isthmus.experiments._experiment import Experiment, parameter
+from isthmus.experiments._outcomes import Quote, condition, under
 from isthmus.measures import read_spectrum
 from isthmus.measures._orbits import rotations_about
 from isthmus.measures._spectra import weight_spectra
@@ -29,6 +30,27 @@ from isthmus.training import Phase, TrainingResult, minimise
 
 #: Orbits count as collapsed below this share of the range; coordinates as a bijection above this R².
 COLLAPSED, BIJECTION = 0.05, 0.95
+
+OUTLIERS = Quote(
+    "Singular values of the weight matrices of the network, showing two outliers in the bottleneck, which implies that "
+    "the network has recovered the true rank of 2.",
+    "bottleneck2023, caption of Figure 2, (a)",
+)
+PATHS_APART = Quote(
+    "we see how images of GD paths do not cross in this space, showing that the dynamics on these two dimensions are "
+    "self-consistent.",
+    "bottleneck2023, caption of Figure 2, (b)",
+)
+ORBITS = Quote(
+    "we see that all points on the same symmetry orbit are collapsed together, proving that the network has learned "
+    "the rotation symmetry.",
+    "bottleneck2023, caption of Figure 2, (c), of the second hidden layer",
+)
+STATISTICS = Quote(
+    "learns two dimensional hidden representations that are summary statistics (summary statistics are only defined up "
+    "to bijections, so the learned representation match u(v) only up to bijection",
+    "bottleneck2023, §5; talk2023, slide 'Summary Statistics'",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +98,7 @@ class DescentLosses(Experiment):
 
     def trained(self, arrays: Mapping[str, np.ndarray]) -> Outcome:
         """Whether the training converged."""
-        good = bool(arrays["converged"])
-        why = "" if good else "the training did not meet its criterion; what is shown still moves slightly"
-        return Outcome("training converged", "agrees" if good else "differs", float(arrays["gradient"]), None, why)
+        return condition("training converged", bool(arrays["converged"]), float(arrays["gradient"]))
 
 
 @cites("bottleneck2023", "Figure 2, §5", ids=("F-bn-2",))
@@ -93,28 +113,31 @@ class SymmetryLearning(DescentLosses):
     figure_size: ClassVar[tuple[float, float]] = (17.0, 4.4)
 
     def outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
-        """Singular values, orbits at layer 2 and with w ↦ −w, paths, convergence."""
+        """Singular values, orbits at layer 2, paths; beside them orbits with w ↦ −w, and convergence."""
         middle = arrays["weight_spectra"][self.depth // 2]
         reading = read_spectrum(middle[np.isfinite(middle)])
         count = reading.count if reading.status == "clear" else -1
         why = "" if count == 2 else f"{reading.status}: {reading.count} stand out"
-        found = [Outcome("singular values that stand out in the middle", _status(count == 2), float(count), 2.0, why)]
+        statements = [OUTLIERS.judge("singular values that stand out in the middle", count == 2, count, 2, why)]
         ratio, error = (float(x) for x in arrays["orbits"][:, 2])
-        good, first = ratio < COLLAPSED, _from(arrays["orbits"][0])
-        later = not good and 2 < first <= self.layer
-        why = "" if good else f"± {error:.1g}; " + (f"below that from layer {first} on" if later else "nor later")
-        name = "rotations around w: orbit distance at layer 2, share of the range"
-        found.append(Outcome(name, "differs" if later else _status(good), ratio, COLLAPSED, why))
-        first = _from(arrays["orbits_mirrored"][0])
-        good = 0 < first <= self.layer
-        why = "" if good else f"not collapsed at layer {self.layer}: {arrays['orbits_mirrored'][0][self.layer]:.3g}"
-        name = f"with w ↦ −w too: first layer from which on orbits are collapsed, at most {self.layer}"
-        found.append(Outcome(name, "agrees" if good else "differs", float(first), float(self.layer), why))
+        first = _from(arrays["orbits"][0])
+        later = 2 < first <= self.layer
+        why = f"± {error:.1g}; " + (f"below that from layer {first} on" if later else "nor later")
+        name, good = "rotations around w: orbit distance at layer 2, share of the range", ratio < COLLAPSED
+        statements.append(
+            ORBITS.judge(name, good, ratio, COLLAPSED, "" if good else why, otherwise="differs" if later else "fails")
+        )
         state, (crossing, _), (missed, _) = int(arrays["dynamics"]), arrays["crossing"], arrays["unexplained"]
         why = "" if state == 0 else f"{STATES[state]}: a fit misses {missed:.2g} of the velocities' variance"
         name = f"paths in layer {self.layer} do not cross: disagreement of velocities where they meet"
-        found.append(Outcome(name, "agrees" if state == 0 else "differs", float(crossing), COLLAPSED, why))
-        return [*found, self.trained(arrays)]
+        good = None if STATES[state] == "undetermined" else state == 0
+        statements.append(PATHS_APART.judge(name, good, float(crossing), COLLAPSED, why, otherwise="differs"))
+        converged = self.trained(arrays)
+        # The paper speaks of rotations only.
+        first = _from(arrays["orbits_mirrored"][0])
+        name = f"with w ↦ −w too: first layer from which on orbits are collapsed, at most {self.layer}"
+        mirrored = condition(name, 0 < first <= self.layer, first, self.layer)
+        return [*under([converged], statements), converged, mirrored]
 
     def plot(self, arrays: Mapping[str, np.ndarray], figure: Figure) -> None:
         """(a) singular values; (b) paths in the plane; (c) distances on a plane orthogonal to w."""
@@ -134,22 +157,18 @@ class LearnedStatistics(DescentLosses):
 
     def outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
         """R² both ways, at the layer shown and in the middle, the worse of the two columns."""
-        found = []
+        statements = []
         for where in dict.fromkeys((self.layer, self.depth // 2)):
             there, back = (float(x) for x in arrays["scores"][:, where - 2])
             for name, value in (("u from the layer's plane", there), ("the layer's plane from u", back)):
-                good = value >= BIJECTION
-                why = "" if good else "less than a bijection leaves"
-                found.append(Outcome(f"layer {where}: R² of {name}", _status(good), value, BIJECTION, why))
-        return [*found, self.trained(arrays)]
+                text = f"layer {where}: R² of {name}, at least"
+                statements.append(STATISTICS.judge(text, value >= BIJECTION, value, BIJECTION))
+        converged = self.trained(arrays)
+        return [*under([converged], statements), converged]
 
     def plot(self, arrays: Mapping[str, np.ndarray], figure: Figure) -> None:
         """(a) the statistics; (b) the layer's plane in the same colours; (c) R² both ways through depth."""
         draw_bijection(figure, arrays, layer=self.layer)
-
-
-def _status(good: bool) -> str:
-    return "agrees" if good else "fails"
 
 
 def _from(ratios: np.ndarray) -> int:
@@ -273,7 +292,7 @@ def fit_deep(
     dims = [settings.d, *[settings.width] * (settings.start_depth - 1), settings.horizon]
     net = FullyConnected(dims, generator=torch.Generator().manual_seed(settings.seed))
     options = {"ridge": settings.lam, "seed": settings.seed, "show_progress": progress}
-    # The state of the last training is in the arrays and in an outcome.
+    # The state of the last training is in the arrays and in a condition.
     minimise(net, X[:n], Y[:n], phases=plan_of_start(steps, settings.learning_rate), **options)
     net = deepen(net, X[:n], settings.depth)
     phases = [
