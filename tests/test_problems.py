@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from isthmus import IsthmusError, problems
 from isthmus._cite import CITATIONS
 from isthmus.problems import CATALOGUE, Problem
-from isthmus.problems._teachers import surface_maps
+from isthmus.problems._teachers import random_network, surface_maps
 
 NAMES = sorted(CATALOGUE)
 WITH_RANK = [name for name in NAMES if name != "pure-noise"]
@@ -555,3 +555,20 @@ def test_relu_latents_lie_in_the_positive_orthant():
     assert max(ranks) == p.rank == p.jacobian_rank == 3
     # Twin: without the ReLU the latents are centred.
     assert abs(problems.teacher(d_in=12, rank=3, d_out=10, samples=200).latents.mean()) < 0.2
+
+
+def test_a_chain_of_residual_networks():
+    """Values and derivatives by hand and by finite differences; inner representations have unit covariance."""
+    found = problems.teacher_chain(dims=(12, 4, 2, 10), depth=4, residual=True, samples=3000, seed=1)
+    assert (found.rank, found.jacobian_rank) == (2, 2)
+    np.testing.assert_allclose(np.cov(found.latents, rowvar=False), np.eye(2), atol=0.15)
+    np.testing.assert_allclose(found.Y.std(axis=0), 1.0, atol=0.15)
+    rng = np.random.default_rng(0)
+    net, values = random_network(rng, (5, 6, 6, 3), rng.standard_normal((200, 5)), decoder=True, residual=True)
+    x, step = rng.standard_normal((1, 5)), 1e-6
+    A = x @ net.Ws[0].T + net.bs[0]
+    A = A + np.maximum(A, 0.0) @ net.Ws[1].T + net.bs[1]
+    np.testing.assert_allclose(net(x), A @ net.Ws[2].T + net.bs[2], rtol=1e-12)
+    moved = np.stack([(net(x + step * e) - net(x - step * e))[0] / (2 * step) for e in np.eye(5)], axis=1)
+    np.testing.assert_allclose(net.jacobian(x)[0], moved, atol=1e-7)
+    np.testing.assert_allclose(values.std(axis=0), 1.0, rtol=1e-10)

@@ -19,34 +19,49 @@ REFERENCE = 4096
 
 @dataclass(frozen=True, eq=False)
 class RandomNetwork:
-    """A ReLU network x ↦ W_L σ(… σ(W_1 x + b_1) …) + b_L in NumPy, rows as samples."""
+    """A ReLU network x ↦ W_L σ(… σ(W_1 x + b_1) …) + b_L in NumPy, rows as samples.
+
+    With ``residual`` the layers between the first and the last are A ↦ A + Wσ(A) + b, and those two affine.
+    """
 
     Ws: tuple[Array, ...]
     bs: tuple[Array, ...]
+    residual: bool = False
 
     def __call__(self, X: Array) -> Array:
         """f(X), (M, n_L)."""
-        A = X
-        for ell, (W, b) in enumerate(zip(self.Ws, self.bs), start=1):
-            A = A @ W.T + b
-            if ell < len(self.Ws):
-                A = np.maximum(A, 0.0)
-        return A
+        return self._walk(X, None)[0]
 
     def jacobian(self, X: Array) -> Array:
         """Jf at each row, (M, n_L, n_0), by the product W_L D_{L-1} … D_1 W_1."""
-        A = X
-        J = np.broadcast_to(np.eye(X.shape[1]), (len(X), X.shape[1], X.shape[1]))
-        for ell, (W, b) in enumerate(zip(self.Ws, self.bs), start=1):
-            A, J = A @ W.T + b, W @ J
-            if ell < len(self.Ws):
-                J = J * (A > 0)[:, :, None]
-                A = np.maximum(A, 0.0)
+        J = self._walk(X, np.broadcast_to(np.eye(X.shape[1]), (len(X), X.shape[1], X.shape[1])))[1]
+        assert J is not None
         return J
+
+    def _walk(self, A: Array, J: Array | None) -> tuple[Array, Array | None]:
+        """Through all layers, with the derivative if there is one."""
+        last = len(self.Ws) - 1
+        for ell, (W, b) in enumerate(zip(self.Ws, self.bs)):
+            inner = self.residual and 0 < ell < last
+            if inner or (ell > 0 and not self.residual):
+                active = A > 0
+                dJ = None if J is None else W @ (J * active[:, :, None])
+                dA = (A * active) @ W.T + b
+            else:
+                dJ, dA = None if J is None else W @ J, A @ W.T + b
+            A = A + dA if inner else dA
+            J = dJ if J is None or dJ is None or not inner else J + dJ
+        return A, J
 
 
 def random_network(
-    rng: Generator, dims: Sequence[int], reference: Array, *, decoder: bool, bias: float = 0.5
+    rng: Generator,
+    dims: Sequence[int],
+    reference: Array,
+    *,
+    decoder: bool,
+    bias: float = 0.5,
+    residual: bool = False,
 ) -> tuple[RandomNetwork, Array]:
     """A random ReLU network of the given widths, and its values on ``reference``, where it is normalised.
 
@@ -59,18 +74,18 @@ def random_network(
     bs = [bias * np.sqrt(2.0) * rng.standard_normal(n) for n in dims[1:]]
     # Balancing moves the points at which J is taken: a few rounds settle it.
     for _ in range(4 if decoder else 0):
-        net = RandomNetwork(tuple(Ws), tuple(bs))
+        net = RandomNetwork(tuple(Ws), tuple(bs), residual)
         J = net.jacobian(reference[:1024]) / _positive(net(reference).std(axis=0))[:, None]
         gram = np.einsum("nij,nik->jk", J, J)
         Ws[0] = Ws[0] @ _inverse_root(gram * dims[0] / np.trace(gram))
-    raw = RandomNetwork(tuple(Ws), tuple(bs))(reference)
+    raw = RandomNetwork(tuple(Ws), tuple(bs), residual)(reference)
     mean = raw.mean(axis=0)
     if decoder:
         scaling = np.diag(1.0 / _positive(raw.std(axis=0)))
     else:
         scaling = _inverse_root(np.atleast_2d(np.cov(raw, rowvar=False)))
     Ws[-1], bs[-1] = scaling @ Ws[-1], scaling @ (bs[-1] - mean)
-    return RandomNetwork(tuple(Ws), tuple(bs)), (raw - mean) @ scaling
+    return RandomNetwork(tuple(Ws), tuple(bs), residual), (raw - mean) @ scaling
 
 
 def _inverse_root(S: Array) -> Array:
@@ -161,6 +176,7 @@ def teacher_chain(
     bias_in: float = 3.0,
     bias_out: float = 0.5,
     hidden: int | None = None,
+    residual: bool = False,
     samples: int = 2000,
     noise: float = 0.0,
     seed: int = 0,
@@ -172,12 +188,13 @@ def teacher_chain(
 
     Notes
     -----
-    Departs from the paper: its stages in F-ham-2 are random ResNets of unstated law; these are fully
-    connected, of ``depth`` layers each.
+    The stages of F-ham-2 are random ResNets of unstated law: with ``residual`` each is an affine map, ``depth`` − 2
+    steps A ↦ A + Wσ(A) + b and another affine map. Without it, ``depth`` fully connected layers.
     """
     who, stages = "teacher_chain", max(len(dims) - 1, 1)
     depths, biases = (depth,) * stages, (bias_in, *(bias_out,) * (stages - 1))
-    return _chain(who, tuple(dims), depths, biases, hidden, samples=samples, noise=noise, seed=seed)
+    options = {"samples": samples, "noise": noise, "seed": seed, "residual": residual}
+    return _chain(who, tuple(dims), depths, biases, hidden, **options)
 
 
 def _chain(
@@ -191,6 +208,7 @@ def _chain(
     noise: float,
     seed: int,
     relu: bool = False,
+    residual: bool = False,
 ) -> Problem:
     if len(dims) < 2:
         fail(who, "`dims` must have at least an input and an output", dims, "Pass e.g. (30, 6, 3, 30).")
@@ -210,7 +228,7 @@ def _chain(
         last = stage == len(dims) - 1
         points = reference[:32]
         widths = (n_in, *inner, n_out)
-        net, reference = random_network(function_rng, widths, reference, decoder=last, bias=bias)
+        net, reference = random_network(function_rng, widths, reference, decoder=last, bias=bias, residual=residual)
         J = net.jacobian(points) @ J
         stages.append(net)
         if relu and not last:

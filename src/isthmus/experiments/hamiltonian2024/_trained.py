@@ -33,6 +33,10 @@ MEMORY = 10
 #: Steps of Adam at the beginning.
 WARM = 100
 
+#: Half-widths of the bands in which kinks are rounded at the end of a training that is to be critical, one after the
+#: other; how often those of the last are then moved onto the kinks.
+BANDS, MOVES = (0.03, 0.01, 0.003), 1
+
 #: How near a kink counts as on it, in units of the root mean square of a representation.
 KINKS = 1e-3
 
@@ -57,7 +61,9 @@ def split(problem: Problem, samples: int) -> Split:
     return Split(X[:samples], Y[:samples], X[samples:], Y[samples:])
 
 
-def plan_of_path(net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning_rate: float, last: int) -> list[Phase]:
+def plan_of_path(
+    net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning_rate: float, last: list[Phase]
+) -> list[Phase]:
     """Fit at a small ridge, raise it until the structure appears, come back (``steps`` each), converge (``last``)."""
     top = max(1.0, STRUCTURE_SHARE * constant_cost(Y) / net.carrying_norm() / ridge)
     low = 1e-3 * top
@@ -68,8 +74,13 @@ def plan_of_path(net: LeakyResNet, Y: Tensor, ridge: float, steps: int, learning
     ]
     if top > 1.0:
         phases.append(Phase("lbfgs", steps, ridge_start=top, ridge_share=1.0, memory=MEMORY))
-    # Adaptive steps stand still in the last phase.
-    return [*phases, Phase("lbfgs", last, memory=MEMORY)]
+    return [*phases, *last]
+
+
+def to_criticality(steps: int) -> list[Phase]:
+    """L-BFGS on rounded kinks, band after band, then with the bands moved onto the kinks; ``steps`` in each."""
+    rounded = [Phase("lbfgs", steps, memory=MEMORY, band=band) for band in BANDS]
+    return rounded + [Phase("lbfgs", steps, memory=MEMORY, band=BANDS[-1], moved=True)] * MOVES
 
 
 def fit_path(
@@ -78,13 +89,13 @@ def fit_path(
     ridge: float,
     *,
     steps: int,
-    last: int,
+    last: list[Phase],
     learning_rate: float,
     seed: int,
     show: ProgressFactory,
 ) -> tuple[TrainingResult, float]:
     """Train in place by :func:`plan_of_path`; the account of it, and the error on the test data per output."""
-    # The state is in the arrays and in an outcome.
+    # The state is in the arrays and in a condition.
     phases = plan_of_path(net, data.Y, ridge, steps, learning_rate, last)
     result = minimise(net, data.X, data.Y, ridge=ridge, phases=phases, seed=seed, show_progress=show)
     with torch.no_grad():
@@ -149,7 +160,7 @@ def paths(settings: PathSettings, progress: ProgressFactory) -> dict[str, np.nda
         show = _labelled(progress, f"L̃ = {L_tilde:g}")
         options = {"steps": settings.steps, "learning_rate": settings.learning_rate, "seed": settings.seed}
         # Mechanics asks for a critical point: most of the work is at the end.
-        result, error = fit_path(net, data, ridge, show=show, last=4 * settings.steps, **options)
+        result, error = fit_path(net, data, ridge, show=show, last=to_criticality(settings.steps), **options)
         seconds = time.perf_counter() - began
         found = mechanics(net, data.X, data.Y, ridge=ridge, gamma_share=settings.gamma_share, kinks=KINKS)
         rows.append({**_row(found, result), "test_error": np.array(error), "seconds": np.array(seconds)})
