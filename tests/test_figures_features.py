@@ -48,11 +48,13 @@ def one(figure, arrays, words):
 
 
 def test_classes_cluster_and_neurons_are_on_rays(trained):
-    for words in ("scatter between", "nearest class", "on 3 rays"):
-        assert {o.status for o in trained.outcomes if words in o.name} == {"agrees"}
-    assert one(FIRST, trained.arrays, "layer 2: rays with").value == 3.0
+    for words in ("scatter between", "on 3 rays"):
+        assert {o.status for o in trained.statements if words in o.name} == {"agrees"}
+    assert {o.status for o in trained.conditions if "nearest class" in o.name} == {"met"}
+    assert one(FIRST, trained.arrays, "layer 2: rays with").value == 3
+    assert all(o.quote and o.where for o in trained.statements)
     # C-feat-2 without a condition on K_1: at the first layer the attraction is the gradient of the cost.
-    assert one(FIRST, trained.arrays, "off kinks").status == "agrees"
+    assert one(FIRST, trained.arrays, "off kinks").status == "met"
     assert float(trained.arrays["weight_residuals"].max()) < 0.2
     assert set(trained.figures) == {"figure.png", "figure.svg"}
 
@@ -60,23 +62,22 @@ def test_classes_cluster_and_neurons_are_on_rays(trained):
 def test_a_random_network_does_not_agree(random):
     found = statuses(FIRST, random)
     assert {s for name, s in found.items() if "scatter" in name or "rays" in name} == {"fails"}
-    assert {s for name, s in found.items() if "cosine" in name or "off kinks" in name} <= {"differs", "fails"}
-    assert not any(s == "agrees" for name, s in found.items() if name.startswith("layer") and "nearest" not in name)
+    assert {s for name, s in found.items() if "cosine" in name or "off kinks" in name} == {"not met"}
+    assert "agrees" not in found.values()
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words", "status"),
     [
         ("separation", 0.3, "scatter between", "fails"),
-        ("nearest_mean", 0.9, "nearest class", "fails"),
+        ("nearest_mean", 0.9, "nearest class", "not met"),
         ("ray_shares", 0.8, "on 3 rays", "fails"),
         ("ray_counts", 5, "rays with", "differs"),
         ("ray_counts", 20, "rays with", "fails"),
-        ("cosine", -0.5, "cosine", "differs"),
-        ("cosine", 0.1, "cosine", "fails"),
-        ("cost_residual", 0.5, "off kinks", "differs"),
-        ("smooth_samples", 0, "off kinks", "differs"),
-        ("state", 1, "converged", "differs"),
+        ("cosine", -0.5, "cosine", "not met"),
+        ("cost_residual", 0.5, "off kinks", "not met"),
+        ("smooth_samples", 0, "off kinks", "not met"),
+        ("state", 1, "converged", "not met"),
     ],
 )
 def test_corrupted_arrays_are_said(trained, name, value, words, status):
@@ -86,11 +87,15 @@ def test_corrupted_arrays_are_said(trained, name, value, words, status):
     assert found == {status}
 
 
+def test_what_a_training_that_did_not_converge_does_not_show_is_undetermined(trained):
+    arrays = {**trained.arrays, "ray_counts": np.array([20, 20]), "state": np.array(1)}
+    assert one(FIRST, arrays, "layer 1: rays with").status == "undetermined"
+    assert one(FIRST, arrays, "layer 2: scatter").status == "agrees"
+
+
 def test_the_reason_names_the_kernel_that_is_deficient(trained):
     arrays = {**trained.arrays, "cosine": np.array([-0.5, -0.5]), "ranks": np.array([24, 5, 24])}
     assert "K^σ_1 has rank 5 of 24" in one(FIRST, arrays, "layer 1: cosine").reason
-    arrays["ranks"] = np.array([24, 24, 24])
-    assert one(FIRST, arrays, "layer 1: cosine").reason == "not stationary"
 
 
 def test_forces_by_explicit_inverses(trained):
@@ -216,7 +221,7 @@ def ideal():
 
 
 def test_what_the_paper_states_agrees():
-    assert set(statuses(SECOND, ideal()).values()) == {"agrees"}
+    assert list(statuses(SECOND, ideal()).values()) == ["agrees"] * 5 + ["met"] * 7
     drawn = new_figure(*SECOND.figure_size)
     SECOND.plot(ideal(), drawn)
     assert len(drawn.axes) == 2
@@ -227,25 +232,24 @@ def test_and_what_it_does_not_is_said():
     late, slow, zero = ideal(), ideal(), ideal()
     late["right_train"] = (100.0 / widths)[None].repeat(3, axis=0)
     assert one(SECOND, late, "teacher: within").status == "differs"
-    assert one(SECOND, late, "loss of the teacher").status == "differs"
+    assert one(SECOND, late, "loss of the teacher").status == "not met"
     slow["left_train"] = slow["left_train"] * (1.0 + 0.3 / widths)
     assert one(SECOND, slow, "λ = 0.01: within").status == "agrees"
-    assert one(SECOND, slow, "λ = 0.01: flat").status == "differs"
+    assert one(SECOND, slow, "λ = 0.01: flat").status == "not met"
     zero["left_constant"] = np.array(1.0)
-    assert one(SECOND, zero, "λ = 0.001: within").status == "fails"
+    assert one(SECOND, zero, "λ = 0.001: within").status == "undetermined"
     worse = ideal() | {"right_test": 2.0 * ideal()["right_test"] + 1.0}
     assert one(SECOND, worse, "test loss over").status == "differs"
     stuck = ideal()
     stuck["right_states"][0, :4] = 1.0
     found = one(SECOND, stuck, "teacher: share")
-    assert found.status == "differs" and found.reason == "35 converged, 4 budget"
+    assert found.status == "not met" and found.reason == "35 flat, 4 budget"
 
 
 def test_few_steps_run_and_say_that_they_did_not_converge():
     run = TINY.run()
     assert run.arrays["left_train"].shape == (1, 2, 2) and run.arrays["right_test"].shape == (2, 2)
-    assert run.status in ("differs", "fails")
-    assert one(TINY, run.arrays, "teacher: share").status == "differs"
+    assert one(TINY, run.arrays, "teacher: share").status == "not met"
     # The regularised loss at width 6 lies above that of the teacher of width 4 after so few steps.
     assert float(run.arrays["right_train"].min()) > 0.9 * float(run.arrays["teacher_loss"])
 
@@ -255,7 +259,7 @@ def test_the_teachers_loss_is_its_ridge_alone():
     task, least = TINY._teacher()
     rng = np.random.default_rng([TINY.seed, 4])
     dims = TINY.teacher_dims
-    Ws = [rng.standard_normal((m, n)) * np.sqrt(2.0 / n) for n, m in zip(dims, dims[1:])]
+    Ws = [rng.standard_normal((m, n)) * np.sqrt(TINY.teacher_gain / n) for n, m in zip(dims, dims[1:])]
     X = np.asarray(rng.standard_normal((100, dims[0])))
     Y = np.maximum(np.maximum(X @ Ws[0].T, 0.0) @ Ws[1].T, 0.0) @ Ws[2].T
     assert np.allclose(task.Y.numpy(), Y[:60], atol=1e-5) and task.unit == 0.25
@@ -264,8 +268,7 @@ def test_the_teachers_loss_is_its_ridge_alone():
 
 def test_quick_variants_show_the_same(tmp_path_factory):
     run = quick_run(tmp_path_factory, FeaturesFigure2)
-    starts = [o for o in run.outcomes if "within 5%" in o.name]
-    assert len(starts) == 3 and {o.status for o in starts} == {"agrees"}
+    assert run.status == "agrees" and sum("within 5%" in o.name for o in run.statements) == 3
 
 
 @pytest.mark.slow
@@ -276,6 +279,7 @@ def test_digits():
         if "must hold" not in str(missing):
             raise
         pytest.skip("MNIST's images are not on this machine (ISTHMUS_DATA)")
-    for words in ("scatter between", "nearest class", "on 3 rays", "off kinks"):
-        assert {o.status for o in run.outcomes if words in o.name} == {"agrees"}
-    assert one(FeaturesFigure1(), run.arrays, "layer 2: rays with").value == 3.0
+    for words in ("scatter between", "on 3 rays"):
+        assert {o.status for o in run.statements if words in o.name} == {"agrees"}
+    assert one(FeaturesFigure1(), run.arrays, "off kinks").status == "met"
+    assert one(FeaturesFigure1(), run.arrays, "layer 2: rays with").value == 3

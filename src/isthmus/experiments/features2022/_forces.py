@@ -17,6 +17,7 @@ from isthmus._cite import cites
 from isthmus._progress import ProgressFactory
 from isthmus.datasets import balanced_subset, mnist
 from isthmus.experiments._experiment import Experiment, parameter
+from isthmus.experiments._outcomes import Quote, condition, under
 from isthmus.experiments.features2022._trained import fit_features, lifted, spanned, start, state_number
 from isthmus.measures import class_separation, forces, ray_concentration, ray_groups
 from isthmus.measures._forces import output_gradients
@@ -39,6 +40,12 @@ STATIONARY = 0.01
 
 #: Share of the squared norm from which a ray is counted.
 COUNTED = 0.01
+
+CLUSTERS = Quote(
+    "We observe a clustering of the inputs according to their digit, and of the neurons along 3 rays in grey dashed "
+    "lines.",
+    "features2022, caption of Figure 1",
+)
 
 
 @cites("features2022", "Figure 1, App. A", ids=("F-feat-1",))
@@ -179,58 +186,44 @@ class FeaturesFigure1(Experiment):
         return ray_groups(Z, tolerance=self.one_ray)
 
     def outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
-        """Clusters, rays and forces at each hidden layer, beside inputs or the network at its start."""
-        count, found = len(self.classes), []
+        """Clusters and rays at each hidden layer; beside them forces, and whether the point is stationary."""
+        count, statements, ours = len(self.classes), [], []
         raw, drawn = arrays["separation"][0], arrays["initial_ray_shares"]
         for index, ell in enumerate((1, 2)):
             value = float(arrays["separation"][ell])
             good = value >= self.separated and value > raw
-            text = f"layer {ell}: scatter between classes over total (inputs: {raw:.2f})"
-            found.append(Outcome(text, "agrees" if good else "fails", value, self.separated))
-            value = float(arrays["nearest_mean"][ell])
-            text = f"layer {ell}: nearest class mean, each sample left out (inputs: {arrays['nearest_mean'][0]:.2f})"
-            found.append(Outcome(text, "agrees" if value >= 0.95 else "fails", value, 0.95))
+            text = f"layer {ell}: scatter between classes over total (inputs: {raw:.2f}), at least"
+            statements.append(CLUSTERS.judge(text, good, value, self.separated))
             value = float(arrays["ray_shares"][index])
             good = value >= self.on_rays and value > drawn[index]
-            text = f"layer {ell}: squared norm of the neurons on {count} rays (at the start: {drawn[index]:.2f})"
-            found.append(Outcome(text, "agrees" if good else "fails", value, self.on_rays))
-            found.append(self._count_outcome(ell, int(arrays["ray_counts"][index])))
-            found.append(self._force_outcome(ell, arrays))
-        found.append(self._balance_outcome(arrays))
+            text = f"layer {ell}: squared norm of the neurons on {count} rays (start: {drawn[index]:.2f}), at least"
+            statements.append(CLUSTERS.judge(text, good, value, self.on_rays))
+            rays = int(arrays["ray_counts"][index])
+            text = f"layer {ell}: rays with at least {COUNTED:.0%} of the squared norm"
+            why = f"{rays} groups of neurons within {self.one_ray:g} of each other as unit vectors"
+            otherwise = "differs" if rays <= 4 * count else "fails"
+            statements.append(CLUSTERS.judge(text, rays == count, rays, count, why, otherwise=otherwise))
+            value = float(arrays["nearest_mean"][ell])
+            text = f"layer {ell}: nearest class mean, each sample left out (inputs: {arrays['nearest_mean'][0]:.2f})"
+            ours.append(condition(text, value >= 0.95, value, 0.95))
+            ours.append(self._opposite(ell, arrays))
         state = STATES[int(arrays["state"])]
-        why = "" if state in AT_REST else f"{state} after {int(arrays['training_steps'])} steps"
-        found.append(
-            Outcome("training converged", "differs" if why else "agrees", float(arrays["decrease"]), None, why)
-        )
-        return found
+        why = f"{state} after {int(arrays['training_steps'])} steps"
+        converged = condition("training converged", state in AT_REST, float(arrays["decrease"]), None, why)
+        return [*under([converged], statements), converged, self._balance(arrays), *ours]
 
-    def _count_outcome(self, ell: int, rays: int) -> Outcome:
-        count = len(self.classes)
-        text = f"layer {ell}: rays with at least {COUNTED:.0%} of the squared norm"
-        if rays == count:
-            return Outcome(text, "agrees", float(rays), float(count))
-        why = f"neurons within {self.one_ray:g} of each other as unit vectors form {rays} groups"
-        return Outcome(text, "differs" if rays <= 4 * count else "fails", float(rays), float(count), why)
-
-    def _force_outcome(self, ell: int, arrays: Mapping[str, np.ndarray]) -> Outcome:
+    def _opposite(self, ell: int, arrays: Mapping[str, np.ndarray]) -> Outcome:
+        """At a stationary point with invertible kernels the forces cancel (C-feat-2); the paper states no cosine."""
         value = float(arrays["cosine"][ell - 1])
-        text = f"layer {ell}: cosine of attraction and repulsion, γ = {self.gamma_share:g}‖K^σ‖"
-        if value <= self.opposite:
-            return Outcome(text, "agrees", value, self.opposite)
         samples, ranks = arrays["labels"].shape[0], arrays["ranks"]
         missing = [f"K^σ_{k} has rank {ranks[k]} of {samples}" for k in (ell - 1, ell) if ranks[k] < samples]
-        why = "; ".join(missing) + ": forces of a minimum need not cancel (C-feat-2)" if missing else "not stationary"
-        return Outcome(text, "differs" if value < 0.0 else "fails", value, self.opposite, why)
+        text = f"layer {ell}: cosine of attraction and repulsion, γ = {self.gamma_share:g}‖K^σ‖, at most"
+        return condition(text, value <= self.opposite, value, self.opposite, "; ".join(missing))
 
-    def _balance_outcome(self, arrays: Mapping[str, np.ndarray]) -> Outcome:
+    def _balance(self, arrays: Mapping[str, np.ndarray]) -> Outcome:
         value, smooth, samples = float(arrays["cost_residual"]), int(arrays["smooth_samples"]), len(arrays["labels"])
-        text = f"layer 1, off kinks ({smooth} of {samples} samples): ‖attraction + ∂C/∂Z/λ‖, relative"
-        if value <= STATIONARY and smooth:
-            return Outcome(text, "agrees", value, STATIONARY)
-        if int(arrays["ranks"][0]) < samples:
-            return Outcome(text, "differs", value, STATIONARY, "K_0 is not invertible: only its projection vanishes")
-        why = "not a stationary point" if smooth else "every sample sits at a kink of layer 2"
-        return Outcome(text, "differs", value, STATIONARY, why)
+        text = f"layer 1, off kinks ({smooth} of {samples} samples): ‖attraction + ∂C/∂Z/λ‖, relative, at most"
+        return condition(text, value <= STATIONARY and smooth > 0, value, STATIONARY)
 
     def plot(self, arrays: Mapping[str, np.ndarray], figure: Figure) -> None:
         """Both layers by samples and by neurons, with arrows along the negative gradients."""

@@ -49,7 +49,7 @@ def fit_features(
     tolerance: float,
     show: ProgressFactory,
 ) -> TrainingResult:
-    """Train in place. Not converging is no warning here: the state goes into the arrays and an outcome."""
+    """Train in place. Not converging is no warning here: the state goes into the arrays and a condition."""
     return minimise(net, X, Y, ridge=ridge, loss=loss, phases=phases, tolerance=tolerance, seed=0, show_progress=show)
 
 

@@ -20,6 +20,7 @@ from isthmus._progress import Progress, ProgressFactory, silent
 from isthmus.compression import rebalance
 from isthmus.datasets import balanced_subset, mnist
 from isthmus.experiments._experiment import Experiment, parameter
+from isthmus.experiments._outcomes import Quote, condition
 from isthmus.experiments.features2022._trained import fit_features, spanned, start, state_number
 from isthmus.networks import FullyConnected
 from isthmus.objective import constant_cost, cost, ridge_from
@@ -30,6 +31,16 @@ from isthmus.training._result import AT_REST, STATES
 
 #: Where the paper sees the plateau begin, and the factor up to which that is "near".
 PAPER_START, NEAR = 10, 2.0
+
+START = Quote(
+    "In both settings, the plateau appears to start around 10, much earlier than N² = 10⁶.",
+    "features2022, caption of Figure 2",
+)
+SMALLER = Quote(
+    "The regularization term is included in the training loss but not the test, leading to a smaller test loss on the "
+    "right.",
+    "features2022, caption of Figure 2",
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class FeaturesFigure2(Experiment):
     """
 
     id: ClassVar[str] = "F-feat-2"
-    title: ClassVar[str] = "The loss against the width: a plateau from about 10 neurons on"
+    title: ClassVar[str] = "The loss against the width: a plateau that begins early"
     paper: ClassVar[str] = "features2022"
     where: ClassVar[str] = "Figure 2"
     convention: ClassVar[str] = "features2022: C + λ‖θ‖²; ridge = λ, times d_out where C is averaged over outputs"
@@ -75,7 +86,7 @@ class FeaturesFigure2(Experiment):
         (50, 10, 10, 10), "widths of the teacher", source="paper", low=1, high=1000
     )
     teacher_lam: float = parameter(1e-6, "λ of the right panel", source="paper", low=1e-12, high=10.0)
-    teacher_gain: float = parameter(2.0, "weights of the teacher are N(0, gain/n_{ℓ-1})", low=1e-6, high=1e6)
+    teacher_gain: float = parameter(1.0, "weights of the teacher are N(0, gain/n_{ℓ-1})", low=1e-6, high=1e6)
     average_outputs: bool = parameter(True, "whether the mean squared error is averaged over outputs")
     trials: int = parameter(3, "networks for each width in the left panel", low=1, high=100)
     teacher_trials: int = parameter(
@@ -192,62 +203,53 @@ class FeaturesFigure2(Experiment):
         return [*(f"{left}, λ = {lam:g}" for lam in self.lams), "teacher"]
 
     def outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
-        """Where each plateau begins, to the eye and strictly; the teacher's own loss; which trainings converged."""
-        found: list[Outcome] = []
+        """Where each plateau begins to the eye, and the test loss; beside them where it begins strictly, and more."""
+        statements, ours = [], []
         places = self.plateaus(arrays)
         bests = [best_losses(table) for table in [*arrays["left_train"], arrays["right_train"]]]
         constants = [*[float(arrays["left_constant"])] * len(self.lams), float(arrays["right_constant"])]
         for name, place, best, constant in zip(self._names(), places, bests, constants):
-            found.append(self._start_outcome(name, place, constant))
+            statements.append(self._start(name, place, constant))
             excess = float(np.interp(PAPER_START, arrays["widths"], best) / place.level - 1.0)
             text = f"{name}: flat to the spread of the trials ({place.spread:.2g} of the level) from width"
-            good = place.strict <= NEAR * PAPER_START
-            why = "" if good else f"at width {PAPER_START} the loss is {excess:.2g} of the level above it"
-            found.append(Outcome(text, "agrees" if good else "differs", float(place.strict), float(PAPER_START), why))
-        latest, bound = max(place.strict for place in places), self.samples * (self.samples + 1)
-        text = "every plateau begins below a hundredth of N(N+1)"
-        why = "" if latest <= bound / 100 else "few samples: the bound is small itself"
-        found.append(Outcome(text, "differs" if why else "agrees", float(latest), bound / 100, why))
-        found.append(self._teacher_outcome(arrays, bests[-1]))
-        found.append(self._test_outcome(arrays, places[-1]))
-        return [*found, *self._training_outcomes(arrays)]
+            why = f"at width {PAPER_START} the loss is {excess:.2g} of the level above it"
+            ours.append(condition(text, place.strict <= NEAR * PAPER_START, place.strict, PAPER_START, why))
+        latest, bound = max(place.start for place in places), self.samples**2 / 100
+        statements.append(START.judge("the latest start, below a hundredth of N²", latest <= bound, latest, bound))
+        statements.append(self._test(arrays, places[-1]))
+        converged = self._trainings(arrays)
+        return [*statements, *converged, self._teacher_loss(arrays, bests[-1]), *ours]
 
-    def _start_outcome(self, name: str, place: Plateau, constant: float) -> Outcome:
+    def _start(self, name: str, place: Plateau, constant: float) -> Outcome:
         text = f"{name}: within {self.flat:.0%} of the plateau from width ({place.low} to {place.high})"
         if place.level > 0.9 * constant:
             why = "the plateau is that of a constant: λ is too large, or the trainings ended in 0"
-            return Outcome(text, "fails", float(place.start), float(PAPER_START), why)
+            return START.judge(text, None, place.start, PAPER_START, why)
         near = PAPER_START / NEAR <= place.start <= PAPER_START * NEAR
-        why = "" if near else f"not within a factor {NEAR:g} of the paper's"
-        return Outcome(text, "agrees" if near else "differs", float(place.start), float(PAPER_START), why)
+        why = "" if near else f"not within a factor {NEAR:g}"
+        return START.judge(text, near, place.start, PAPER_START, why, otherwise="differs")
 
-    def _teacher_outcome(self, arrays: Mapping[str, np.ndarray], best: np.ndarray) -> Outcome:
-        value, level = float(arrays["teacher_loss"]), float(best[-1])
-        text = f"loss of the teacher itself (width {max(self.teacher_dims[1:-1])}) over the plateau's level"
-        if 1.0 - 1e-6 <= value / level <= 1.0 + 2.0 * self.flat:
-            return Outcome(text, "agrees", value / level, 1.0)
-        why = "wider networks are further below it" if value > level else "no training came down to it"
-        return Outcome(text, "differs", value / level, 1.0, why)
-
-    def _test_outcome(self, arrays: Mapping[str, np.ndarray], place: Plateau) -> Outcome:
+    def _test(self, arrays: Mapping[str, np.ndarray], place: Plateau) -> Outcome:
         chosen = arrays["right_train"].argmin(axis=0)
         columns = np.flatnonzero(arrays["widths"] >= place.start)
-        test = arrays["right_test"][chosen[columns], columns]
-        train = arrays["right_train"].min(axis=0)[columns]
-        ratio = float(np.median(test / train))
-        below = ", ".join(str(n) for n, share in zip(arrays["widths"][columns], test / train) if share < 1.0)
-        why = "" if ratio < 1.0 else f"it is below at width {below}" if below else "it is above at every width"
-        text = "teacher: test loss over training loss, median over the plateau's widths"
-        return Outcome(text, "differs" if why else "agrees", ratio, 1.0, why)
+        ratios = arrays["right_test"][chosen[columns], columns] / arrays["right_train"].min(axis=0)[columns]
+        ratio = float(np.median(ratios))
+        below = ", ".join(str(n) for n, share in zip(arrays["widths"][columns], ratios) if share < 1.0)
+        text = "teacher: test loss over training loss, median over the plateau's widths, below"
+        return SMALLER.judge(text, ratio < 1.0, ratio, 1.0, f"below at width {below or 'none'}", otherwise="differs")
 
-    def _training_outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
+    def _teacher_loss(self, arrays: Mapping[str, np.ndarray], best: np.ndarray) -> Outcome:
+        ratio = float(arrays["teacher_loss"]) / float(best[-1])
+        text = f"loss of the teacher itself (width {max(self.teacher_dims[1:-1])}) over the plateau's level"
+        return condition(text, 1.0 - 1e-6 <= ratio <= 1.0 + 2.0 * self.flat, ratio, 1.0)
+
+    def _trainings(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
         found = []
         for name, states in zip(self._names(), [*arrays["left_states"], arrays["right_states"]]):
             share = float(np.isin(states, [STATES.index(state) for state in AT_REST]).mean())
             counts = [f"{int((states == i).sum())} {state}" for i, state in enumerate(STATES) if (states == i).any()]
-            why = "" if share == 1.0 else ", ".join(counts)
             text = f"{name}: share of the trainings that converged"
-            found.append(Outcome(text, "differs" if why else "agrees", share, 1.0, why))
+            found.append(condition(text, share == 1.0, share, 1.0, ", ".join(counts)))
         return found
 
     def plot(self, arrays: Mapping[str, np.ndarray], figure: Figure) -> None:
