@@ -54,7 +54,7 @@ FAMILIES = {
     ],
     "figure": [
         *("F-rank-1", "F-rank-2", "F-rank-3", "F-bn-1", "F-bn-2", "F-ham-1", "F-ham-2", "F-ham-3"),
-        *("F-feat-1", "F-feat-2", "F-talk-1", "F-talk-2", "F-talk-3"),
+        *("F-feat-1", "F-feat-2", "F-talk-1", "F-talk-2", "F-talk-3", "F-talk-4"),
     ],
 }
 FIELDS = {"kind", "paper", "where", "statement"}
