@@ -122,7 +122,8 @@ def test_a_page_of_a_paper_shows_its_claims_errata_and_figures(site, paper):
         badges = re.findall(r'class="badge badge-([\w-]+)', part)
         if kept.exists():
             run = read_json(kept)
-            assert badges == [run["status"], *(outcome["status"] for outcome in run["outcomes"])]
+            outcomes = (outcome["status"].replace(" ", "-") for outcome in run["outcomes"])
+            assert badges == [run["status"], *outcomes]
             assert f"{name}.png" in part
         else:
             assert badges == ["not-run-yet"]

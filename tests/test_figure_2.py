@@ -34,11 +34,17 @@ def arrays():
 def test_outcomes(arrays):
     experiment = RankFigure2.quick()
     assert [outcome.status for outcome in experiment.outcomes(arrays)] == ["agrees"] * 4 + ["met"] * 2
-    for row, value in [(0, 0), (1, 0), (2, 1), (3, 1), (3, -1)]:
+    for row, value, status in [
+        (0, 0, "differs"),
+        (1, 0, "fails"),
+        (2, 1, "differs"),
+        (3, 1, "fails"),
+        (3, -1, "fails"),
+    ]:
         counts = np.array(arrays["tripoints"])
         counts[row] = value
         found = experiment.outcomes({**arrays, "tripoints": counts})
-        assert found[row].status == "fails" and "margin of 0.25" in found[row].reason
+        assert found[row].status == status and "margin of 0.25" in found[row].reason
         # A classifier that errs on its own data shows nothing.
         found = experiment.outcomes({**arrays, "tripoints": counts, "accuracy": np.full((4, 1), 0.9)})
         assert (found[row].status, found[4].status) == ("undetermined", "not met")

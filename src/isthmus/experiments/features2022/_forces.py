@@ -215,13 +215,14 @@ class FeaturesFigure1(Experiment):
     def _opposite(self, ell: int, arrays: Mapping[str, np.ndarray]) -> Outcome:
         """At a stationary point with invertible kernels the forces cancel (C-feat-2); the paper states no cosine."""
         value = float(arrays["cosine"][ell - 1])
-        samples, ranks = arrays["labels"].shape[0], arrays["ranks"]
+        samples, ranks = self.per_class * len(self.classes), arrays["ranks"]
         missing = [f"K^σ_{k} has rank {ranks[k]} of {samples}" for k in (ell - 1, ell) if ranks[k] < samples]
         text = f"layer {ell}: cosine of attraction and repulsion, γ = {self.gamma_share:g}‖K^σ‖, at most"
         return condition(text, value <= self.opposite, value, self.opposite, "; ".join(missing))
 
     def _balance(self, arrays: Mapping[str, np.ndarray]) -> Outcome:
-        value, smooth, samples = float(arrays["cost_residual"]), int(arrays["smooth_samples"]), len(arrays["labels"])
+        value, smooth = float(arrays["cost_residual"]), int(arrays["smooth_samples"])
+        samples = self.per_class * len(self.classes)
         text = f"layer 1, off kinks ({smooth} of {samples} samples): ‖attraction + ∂C/∂Z/λ‖, relative, at most"
         return condition(text, value <= STATIONARY and smooth > 0, value, STATIONARY)
 
