@@ -43,7 +43,7 @@ from torch import nn
 
 from isthmus import ConvergenceWarning, LeakyResNet, load, save
 from isthmus._provenance import provenance
-from isthmus.experiments.hamiltonian2024._trained import plan_of_path
+from isthmus.experiments.hamiltonian2024._trained import MEMORY, plan_of_path
 from isthmus.files import read_json, write_atomic, write_json
 from isthmus.networks._leaky_resnet import LeakyMetric
 from isthmus.plotting.style import render
@@ -162,7 +162,8 @@ def begin(setting: Setting, name: str) -> dict[str, Any]:
     if name.startswith("Adam"):
         found = trained(recorder, net, clocked(recorder, setting.learning_rate))
     elif name == CONTINUED:
-        phases = plan_of_path(net, recorder.Y, setting.ridge, setting.plan_steps, setting.learning_rate, last=ENDLESS)
+        last = [Phase("lbfgs", ENDLESS, memory=MEMORY)]
+        phases = plan_of_path(net, recorder.Y, setting.ridge, setting.plan_steps, setting.learning_rate, last)
         found = trained(recorder, net, *phases)
     else:
         phase = Phase("lbfgs", ENDLESS, metric=name != "L-BFGS")

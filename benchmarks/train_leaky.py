@@ -20,9 +20,13 @@ from _bench import Gate, arguments, report
 from _recipes import followed, plain_pytorch
 
 from isthmus import LeakyResNet, mechanics
-from isthmus.experiments.hamiltonian2024._mechanics import DEEP, HamiltonianFigure1
-from isthmus.experiments.hamiltonian2024._trained import KINKS, Split, plan_of_path, ridge_of, split
+from isthmus.experiments.hamiltonian2024._mechanics import HamiltonianFigure1
+from isthmus.experiments.hamiltonian2024._trained import KINKS, MEMORY, Split, plan_of_path, ridge_of, split
 from isthmus.problems import teacher
+from isthmus.training import Phase
+
+#: L̃ of the networks.
+DEEP = 7.0
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,9 @@ class Setting:
     descent: int
 
 
-PAPER = Setting("F-ham-1, L̃ = 7", HamiltonianFigure1(), 3000, 1000)
-SMALLER = Setting("smaller, the whole recipe", HamiltonianFigure1(width=64, layers=20, samples=500), 20_000, 10_000)
+PAPER = Setting("F-ham-1, L̃ = 7", HamiltonianFigure1(steps=100), 3000, 1000)
+SMALL = HamiltonianFigure1(width=64, layers=20, samples=500, steps=100)
+SMALLER = Setting("smaller, the whole recipe", SMALL, 20_000, 10_000)
 QUICK = Setting("quick", HamiltonianFigure1.quick(), 300, 100)
 
 
@@ -57,7 +62,8 @@ def one(case: Setting) -> dict[str, Any]:
     net = LeakyResNet(s.d_in, s.d_out, s.width, s.layers, DEEP, steps="adaptive", generator=generator)
     ridge = ridge_of(s.settings, DEEP)
     twin = copy.deepcopy(net)
-    phases = plan_of_path(net, data.Y, ridge, s.steps, s.learning_rate, 4 * s.steps)
+    last = [Phase("lbfgs", 4 * s.steps, memory=MEMORY)]
+    phases = plan_of_path(net, data.Y, ridge, s.steps, s.learning_rate, last)
     _, curve = followed(net, data.X, data.Y, ridge, phases)
     recipe = plain_pytorch(twin, data.X, data.Y, ridge, adam=case.adam, descent=case.descent, every=100)
     reached = next((seconds for seconds, loss in curve if loss <= recipe.loss), None)
