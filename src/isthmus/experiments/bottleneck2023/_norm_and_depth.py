@@ -84,7 +84,7 @@ class NormAndDepth(Experiment):
     where: ClassVar[str] = "Figure 1"
     convention: ClassVar[str] = "bottleneck2023: C + λ‖θ‖², C averaged over samples and outputs; ridge = λ·d_out"
     quick_seconds: ClassVar[float] = 10.0
-    full_seconds: ClassVar[float] = 1800.0
+    full_seconds: ClassVar[float] = 1000.0
     figure_size: ClassVar[tuple[float, float]] = (14.0, 5.6)
     sweep_names: ClassVar[Mapping[str, str]] = {"depth": "depths", "ridge": "lam", "task_rank": "rank"}
 

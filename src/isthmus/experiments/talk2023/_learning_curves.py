@@ -64,8 +64,8 @@ class LearningCurves(Experiment):
     paper: ClassVar[str] = "talk2023"
     where: ClassVar[str] = "first slides and 'Conclusion' (a statement; task, settings and plot are ours)"
     convention: ClassVar[str] = "mean over samples, sum over outputs, + ridge·‖θ‖²"
-    quick_seconds: ClassVar[float] = 8.0
-    full_seconds: ClassVar[float] = 900.0
+    quick_seconds: ClassVar[float] = 10.0
+    full_seconds: ClassVar[float] = 400.0
     figure_size: ClassVar[tuple[float, float]] = (13.0, 5.0)
 
     dims: tuple[int, ...] = parameter((4, 8, 16), "d, inputs; multiples of both inner dimensions", low=2, high=1000)
