@@ -35,7 +35,7 @@ def test_the_list(capsys):
 def test_a_network(network, capsys):
     assert main([*network, "--y", "Y.npy", "--ridge", "0.1", "--claim", "C-rank-*"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Of 14 claims")
+    assert out.startswith("Of 15 claims")
     assert "holds" in out and "not applicable" in out and "slack" in out
 
 

@@ -182,6 +182,8 @@ class Kinked:
             moved, zs = jvp(grad(share, has_aux=True), (theta,), (tangent,))[1]
             return moved[live], zs
 
+        if not len(live):
+            return theta.new_zeros(0, 0), tuple(theta.new_zeros(0, len(one)) for one in chosen)
         size = sum(S.numel() for S in slopes)
         at_once = max(1, min(TANGENTS, int(TANGENT_BYTES / (40.0 * max(size, 1)))))
         return vmap(column, chunk_size=at_once)(live)

@@ -99,7 +99,7 @@ def test_it_is_trained_by_the_plan_that_all_networks_follow(trained):
     net, result = trained
     assert result.network is net
     assert result.state in ("stationary", "flat", "budget") and result.cost < 0.1
-    assert {"scale", "adam", "lbfgs"} == {phase["method"] for phase in result.settings["phases"]}
+    assert {"scale", "adam", "lbfgs", "newton"} == {phase["method"] for phase in result.settings["phases"]}
 
 
 def test_its_gradient_is_that_of_autograd(data):

@@ -5,7 +5,7 @@ import pytest
 import isthmus
 from reported import Watched, chromium, constant, run
 
-SIZE = {"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce"}
+SIZE = {"viewport": {"width": 1200, "height": 1000}, "reduced_motion": "reduce"}
 #: How far from what is seen report.js draws, in pixels.
 MARGIN = 400
 #: Keys of the figures that are drawn.

@@ -425,6 +425,11 @@ class _Training:
 
     # ---------------------------------------------------------------- the end
 
+    @property
+    def finishing(self) -> bool:
+        """Whether the training is to end at a stationary point."""
+        return bool(self.plan) and self.plan[-1].finishing
+
     def certificate(self, *, hessian: bool | None = None) -> Stationarity:
         """Of the network as it is now; the slopes of the rounded kinks are the first guess."""
         net, job = copy.deepcopy(self.live).double(), self.room.jobs[self.index]
@@ -436,11 +441,11 @@ class _Training:
 
     def finish(self, state: str, reason: str) -> Steps[TrainingResult]:
         with self.room.objective(self.index, double=False) as objective:
-            if state == "budget" and self.plan[-1].finishing:
+            if state == "budget" and self.finishing:
                 self.clear(objective)
             value: Value = yield Evaluate(objective, self.ridge)
         self.live = self.net
-        certificate = self.certificate() if state == "budget" and self.plan[-1].finishing else None
+        certificate = self.certificate() if state == "budget" and self.finishing else None
         phases = self.history["phase"]
         judged = bool(phases) and self.plan[int(phases[-1])].method in ("lbfgs", "newton")
         losses = recent(self.history, WINDOW) if judged else []

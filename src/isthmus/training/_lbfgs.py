@@ -185,7 +185,7 @@ class LBFGS:
     def step(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:
         """One accepted step, or none (then :attr:`finished`); the value returned is that at the new θ."""
         # With rounded kinks the function changes when neurons are rescaled.
-        if step % REBALANCE == 0 and ridge > 0 and not objective.rounded:
+        if step % REBALANCE == 0 and ridge > 0 and not self.phase.finishing:
             self._rebalance(objective)
         if self.value is not None:
             value = self.value.at_ridge(ridge, objective.theta)
