@@ -13,6 +13,7 @@ import tools
 from isthmus import FullyConnected, IsthmusError
 from isthmus.constructions import minimal_network
 from isthmus.measures import (
+    KernelNorm,
     covariance_loss,
     covariances,
     inadmissibility,
@@ -144,3 +145,21 @@ def test_errors_name_what_is_wrong():
         covariances([torch.zeros(1, 5001), torch.zeros(1, 5001)])
     with pytest.raises(IsthmusError, match="take representation_loss"):
         covariance_loss([], torch.zeros(1, 5001), torch.zeros(5001, 1), torch.zeros(5001, 1), ridge=0.1)
+
+
+def test_a_cut_makes_weights_blind_to_weak_directions():
+    """Two samples 1e-9 apart: weights that tell them apart are of size 1e9; above a cut there are none."""
+    X = gaussian(1, 3).repeat(2, 1)
+    X[1] += 1e-9 * gaussian(1, 3, seed=1)[0]
+    Z = gaussian(2, 2, seed=2)
+    full, blind = (minimal_weights([Z], X, bias=0.0, least_squares=True, cut=cut) for cut in (0.0, 1e-7))
+    assert float(full.Ws[0].norm()) > 1e6 > 1e3 > float(blind.Ws[0].norm())
+    inside = [blind.outputs.mT]
+    assert max(inadmissibility(inside, X, bias=0.0, cut=1e-7)) < 1e-12
+    (term,) = representation_cost_terms(inside, X, bias=0.0, cut=1e-7)
+    assert_close(term, float(blind.Ws[0].square().sum()))
+
+
+def test_squares_of_tiny_activations_do_not_underflow():
+    norm = KernelNorm(1e-200 * torch.eye(3, dtype=torch.float64))
+    assert_close(norm.square(2e-200 * torch.eye(3, dtype=torch.float64)), 12.0)

@@ -304,3 +304,17 @@ def test_refused():
         tripoints("good", BOX)
     with pytest.raises(IsthmusError, match="integer or a row of scores"):
         tripoints(lambda P: P[:, 0], BOX)
+
+
+def test_a_class_that_only_ties_has_no_interior():
+    """Scores (0, x, −x) tie at x = 0, where the first would win: two classes that touch, and no third between them."""
+
+    def scores(points):
+        x = points[:, :1] + 0.3 * points[:, 1:]
+        return np.concatenate([np.zeros_like(x), x, -x], axis=1)
+
+    found = tripoints(scores, BOX, resolution=64)
+    assert found.classes.tolist() == [1, 2] and len(found.tripoints) == 0 and found.state == "computed"
+    # Where they tie on a region, it is one of the classes.
+    dead = tripoints(lambda points: np.maximum(scores(points) - 0.5, 0.0), BOX, resolution=64)
+    assert dead.classes.tolist() == [0, 1, 2] and len(dead.tripoints) == 0

@@ -180,7 +180,13 @@ def divergent(depth: int, exponent: float = 0.75) -> Construction:
 
 @cites("features2022", "Prop. 1 and Prop. 16", ids=("A-zopt",))
 def minimal_network(
-    Zs: Sequence[Any], X: Any, *, slope: float = 0.0, bias: float = 1.0, least_squares: bool = False
+    Zs: Sequence[Any],
+    X: Any,
+    *,
+    slope: float = 0.0,
+    bias: float = 1.0,
+    least_squares: bool = False,
+    cut: float = 0.0,
 ) -> FullyConnected:
     """Ψ(Z): the network of weights Z_ℓ(Z^σ_{ℓ-1})⁺, with representations Z on ``X`` and the least norm among those.
 
@@ -191,6 +197,8 @@ def minimal_network(
     X : array (N, n_0)
     least_squares : bool, default False
         As in :func:`isthmus.measures.minimal_weights`: project representations that are not admissible.
+    cut : float, default 0
+        As there: singular values up to this share of the largest count as zero.
     """
-    made = minimal_weights(Zs, X, slope=slope, bias=bias, least_squares=least_squares)
+    made = minimal_weights(Zs, X, slope=slope, bias=bias, least_squares=least_squares, cut=cut)
     return FullyConnected.from_weights(made.Ws, made.bs or None, slope=slope, bias=bias)

@@ -29,9 +29,11 @@ class KernelNorm:
     S : Tensor (n, N)
     eps : float, optional
         Unit round-off of the data: singular values and remainders below it count as zero when γ = 0.
+    cut : float, default 0
+        Share of the largest singular value up to which the others count as zero when γ = 0, where that is more.
     """
 
-    def __init__(self, S: Tensor, *, eps: float | None = None) -> None:
+    def __init__(self, S: Tensor, *, eps: float | None = None, cut: float = 0.0) -> None:
         if S.ndim != 2:
             fail("KernelNorm", "`S` must be a matrix", f"shape {tuple(S.shape)}", "Pass neurons × samples.")
         if not bool(torch.isfinite(S).all()):
@@ -40,6 +42,7 @@ class KernelNorm:
         self.S = S.double()
         self.U, self.s, self.Vh = thin_svd(self.S)
         self.eps = torch.finfo(torch.float64).eps if eps is None else eps
+        self.cut = cut
 
     @property
     def top(self) -> float:
@@ -48,8 +51,9 @@ class KernelNorm:
 
     @property
     def rank(self) -> int:
-        """Singular values of S above rounding."""
-        return int((self.s > rank_tolerance(self.s, (self.S.shape[0], self.S.shape[1]), eps=self.eps)).sum())
+        """Singular values of S above rounding, and above the cut."""
+        noise = rank_tolerance(self.s, (self.S.shape[0], self.S.shape[1]), eps=self.eps)
+        return int((self.s > torch.maximum(noise, self.cut * self.s[:1])).sum())
 
     def square(self, M: Tensor, gamma: float = 0.0) -> float:
         """‖M‖²_{K+γI}; for γ = 0 it is ∞ when the rows of M do not lie in the image of K."""
@@ -87,7 +91,8 @@ class KernelNorm:
             outside = math.hypot(float(kept[:, r:].norm()), float(rest.norm()))
             if outside > self.tolerance * float(whole.norm()):
                 return math.inf if M is other else math.nan
-        return float(((C * D).sum(0)[:r] / self.s[:r] ** 2).sum())
+        # Each by s, not the product by s²: activations of 1e-200 have no square.
+        return float(((C[:, :r] / self.s[:r]) * (D[:, :r] / self.s[:r])).sum())
 
     @property
     def tolerance(self) -> float:

@@ -39,7 +39,13 @@ def representations(net: Traceable, X: Any) -> tuple[Tensor, ...]:
 
 @cites("features2022", "Prop. 1 and Prop. 16", ids=("A-zopt",))
 def minimal_weights(
-    Zs: Sequence[Any], X: Any, *, slope: float = 0.0, bias: float = 1.0, least_squares: bool = False
+    Zs: Sequence[Any],
+    X: Any,
+    *,
+    slope: float = 0.0,
+    bias: float = 1.0,
+    least_squares: bool = False,
+    cut: float = 0.0,
 ) -> Trace:
     """Ψ(Z) = (Z_ℓ(Z^σ_{ℓ-1})⁺)_ℓ: the smallest weights with these representations, as a trace on ``X``.
 
@@ -57,6 +63,8 @@ def minimal_weights(
     least_squares : bool, default False
         Take the projection P_ℓ of Z_ℓ to Im(Z^σ_{ℓ-1})ᵀ, front to back, where Z is not admissible. Without it such a Z
         fails.
+    cut : float, default 0
+        Singular values of Z^σ_{ℓ-1} up to this share of the largest count as zero, as in :class:`KernelNorm`.
     """
     who = "minimal_weights"
     inputs, given = _checked(who, Zs, X)
@@ -64,7 +72,7 @@ def minimal_weights(
     Ws, bs, preactivations, activations = [], [], [], [inputs]
     for ell, Z in enumerate(given, start=1):
         S = with_ones(activations[-1].mT, bias)
-        W = KernelNorm(S).weights(Z)
+        W = KernelNorm(S, cut=cut).weights(Z)
         made = W @ S
         missed = _share(made - Z, Z)
         if missed > ADMISSIBLE and not least_squares:
@@ -85,12 +93,18 @@ def minimal_weights(
 
 @cites("features2022", "Prop. 1", ids=("A-zopt",))
 def inadmissibility(
-    Zs: Sequence[Any], X: Any, *, slope: float = 0.0, bias: float = 1.0, activation: Activation | None = None
+    Zs: Sequence[Any],
+    X: Any,
+    *,
+    slope: float = 0.0,
+    bias: float = 1.0,
+    activation: Activation | None = None,
+    cut: float = 0.0,
 ) -> tuple[float, ...]:
     """‖Z_ℓ(I − P)‖/‖Z_ℓ‖ for ℓ = 1 … L, P the projection onto Im(Z^σ_{ℓ-1})ᵀ: 0 where some W_ℓ gives Z_ℓ."""
     shares = []
     for S, Z in _neighbours("inadmissibility", Zs, X, slope, bias, activation):
-        norm = KernelNorm(S)
+        norm = KernelNorm(S, cut=cut)
         V = norm.Vh[: norm.rank]
         shares.append(_share(Z - (Z @ V.mT) @ V, Z))
     return tuple(shares)
@@ -105,6 +119,7 @@ def representation_cost_terms(
     bias: float = 1.0,
     gamma: float = 0.0,
     activation: Activation | None = None,
+    cut: float = 0.0,
 ) -> tuple[float, ...]:
     """‖Z_ℓ(Z^σ_{ℓ-1})⁺‖² for ℓ = 1 … L; with γ > 0 its stable form Tr[Z_ℓ(K^σ_{ℓ-1} + γI)⁻¹Z_ℓᵀ].
 
@@ -113,7 +128,7 @@ def representation_cost_terms(
     """
     check_number("representation_cost_terms", "gamma", gamma, low=0.0)
     pairs = _neighbours("representation_cost_terms", Zs, X, slope, bias, activation)
-    return tuple(KernelNorm(S).square(Z, gamma) for S, Z in pairs)
+    return tuple(KernelNorm(S, cut=cut).square(Z, gamma) for S, Z in pairs)
 
 
 @cites("features2022", "Prop. 1, §3.3", ids=("A-zopt",))
@@ -128,6 +143,7 @@ def representation_loss(
     bias: float = 1.0,
     gamma: float = 0.0,
     activation: Activation | None = None,
+    cut: float = 0.0,
 ) -> float:
     """𝓛^r(Z) = C(Z_L) + λΣ_ℓ‖Z_ℓ(Z^σ_{ℓ-1})⁺‖², the loss in terms of representations; λ = ``ridge``.
 
@@ -139,9 +155,11 @@ def representation_loss(
         Absolute γ of the stable form; with 0 the loss is ∞ at representations that are not admissible.
     activation : callable, optional
         Any σ, entrywise, in the place of σ_a.
+    cut : float, default 0
+        Share of the largest singular value up to which those of Z^σ_{ℓ-1} count as zero in its pseudo-inverse.
     """
     check_number("representation_loss", "ridge", ridge, low=0.0)
-    terms = representation_cost_terms(Zs, X, slope=slope, bias=bias, gamma=gamma, activation=activation)
+    terms = representation_cost_terms(Zs, X, slope=slope, bias=bias, gamma=gamma, activation=activation, cut=cut)
     return _cost_of(Zs[-1], Y, loss) + (ridge * sum(terms) if ridge > 0.0 else 0.0)
 
 
@@ -193,11 +211,14 @@ def covariance_loss(
 
 
 @cites("features2022", "§3.1", ids=("A-zopt",))
-def useless_part(trace: Trace) -> tuple[float, ...]:
-    """‖W̃_ℓ‖² for ℓ = 1 … L, W̃_ℓ = W_ℓ(I − P), P onto Im Z^σ_{ℓ-1}: what the data never see of W_ℓ (bias included)."""
+def useless_part(trace: Trace, *, cut: float = 0.0) -> tuple[float, ...]:
+    """‖W̃_ℓ‖² for ℓ = 1 … L, W̃_ℓ = W_ℓ(I − P), P onto Im Z^σ_{ℓ-1}: what the data never see of W_ℓ (bias included).
+
+    With ``cut`` P is onto the singular vectors of values above that share of the largest.
+    """
     parts = []
     for ell in range(1, trace.depth + 1):
-        norm = KernelNorm(trace.Z_sigma(ell - 1))
+        norm = KernelNorm(trace.Z_sigma(ell - 1), cut=cut)
         W = trace.Ws[ell - 1].double()
         if trace.bias != 0.0:
             W = torch.cat([W, trace.bs[ell - 1].double()[:, None]], 1)

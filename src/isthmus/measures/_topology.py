@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,12 @@ BISECTIONS = 40
 
 
 _Labels = Callable[[np.ndarray], np.ndarray]
+
+#: Scores that differ by less than this share of the largest in the box tie.
+TIE = 64 * np.finfo(np.float64).eps
+
+#: Where scores tie the class is that of a point beside it, in this direction, as a share of the box.
+BESIDE = 1e-10 * np.array([math.cos(1.0), math.sin(1.0)])
 
 _QUARTERS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 
@@ -81,6 +88,9 @@ def tripoints(
     max_cells: int = 100_000,
 ) -> Topology:
     """Points of a box where three classes meet: cells that a walk around proves to hold one, at every size.
+
+    Where scores tie, the class is that of a point right beside it: a class that only ever ties, on a line or at the
+    zeros of a network without biases, has no interior and meets nothing.
 
     A class strip thinner than a pixel shows three classes in a pixel and fakes a tripoint. So every edge of a cell
     between two classes is bisected until it shows each class on its way, however thin, and the classes on the walk
@@ -167,10 +177,22 @@ def _classifier(classify: Any, corners: np.ndarray) -> _Labels:
         got = type(classify).__name__
         fail("tripoints", "`classify` must be callable, a module or an estimator", got, "Pass points → labels.")
 
+    size = [0.0]
+
     def some(unit: np.ndarray) -> np.ndarray:
         values = np.asarray(call(corners[:, 0] + unit * (corners[:, 1] - corners[:, 0])))
         if values.ndim == 2 and len(values) == len(unit):
-            return values.argmax(1) if values.shape[1] > 1 else (values[:, 0] > 0).astype(np.int64)
+            if values.shape[1] == 1:
+                return (values[:, 0] > 0).astype(np.int64)
+            found = values.argmax(1)
+            second, first = np.partition(values.astype(np.float64), -2, axis=1)[:, -2:].T
+            # Scores that cancel are known to rounding of what they are elsewhere; the first call is for the whole box.
+            size[0] = max(size[0], float(np.abs(values).max(initial=0.0)))
+            tie = first - second <= TIE * size[0]
+            if tie.any():
+                beside = corners[:, 0] + (unit[tie] + BESIDE) * (corners[:, 1] - corners[:, 0])
+                found[tie] = np.asarray(call(beside)).argmax(1)
+            return found
         if values.shape != (len(unit),) or values.dtype.kind not in "iub":
             got = f"shape {values.shape} and dtype {values.dtype} for {len(unit)} points"
             fail("tripoints", "`classify` must give an integer or a row of scores per point", got, "Return labels.")
