@@ -36,7 +36,73 @@ def test_a_network(network, capsys):
     assert main([*network, "--y", "Y.npy", "--ridge", "0.1", "--claim", "C-rank-*"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Of 15 claims")
-    assert "holds" in out and "not applicable" in out and "slack" in out
+    assert "holds" in out and "not applicable" in out and "margin" in out
+    assert "you can supply:" in out and "known['truth']" in out and "Schatten bound" in out
+    assert out.rstrip().splitlines()[-1].startswith("Its norm is")
+
+
+def test_what_only_you_know(network, capsys):
+    assert main([*network, "--y", "Y.npy", "--known", "noise=0.5", "--claim", "C-rank-10", "--json"]) == 0
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["status"] == "holds trivially"
+    np.save("T.npy", np.tile(np.eye(5)[:, :2], (20, 1, 1)))
+    isthmus.save(random_net([5, 9, 5]), "auto.safetensors")
+    known = ["--known", "tangents=T.npy", "--known", "rank=2", "--known", "independent=true"]
+    assert main(["verify", "auto.safetensors", "--data", "X.npy", *known, "--claim", "C-bn-5", "--json"]) == 0
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["cause"] == "network" and "f = id on Ω: not met" in verdict["reason"]
+    isthmus.save(random_net([5, 6, 4], bias=0.0, seed=1), "f.safetensors")
+    isthmus.save(random_net([5, 6, 4], bias=0.0, seed=2), "g.safetensors")
+    known = ["--known", "f=f.safetensors", "--known", "g=g.safetensors", "--known", "join=f+g"]
+    assert main([*network, *known, "--claim", "C-bn-2", "--json"]) == 0
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["status"] == "holds" and "f+g" in verdict["where"]
+
+
+def test_the_rank_to_judge_at(network, capsys):
+    assert main([*network, "--k", "1", "--claim", "C-bn-1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert "k = 1" in document["verdicts"][0]["where"] and "rank-1 network" in document["closing"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--known", "noise"], "NAME=VALUE"),
+        (["--known", "noice=1"], "noise"),
+        (["--known", "tangents=no.npy"], "cannot be read as an array"),
+        (["--k", "0"], "`k`"),
+    ],
+)
+def test_mistakes_in_what_is_known(network, capsys, flags, message):
+    assert main([*network, *flags]) != 0
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert main(["verify", "--k", "2"]) == 2
+
+
+def test_the_table_fits_a_hundred_columns(network, monkeypatch, capsys):
+    """On a terminal of that width, nothing cut off: every id, verdict, both sides and the margin in one line."""
+    import sys
+
+    from rich.console import Console
+
+    from isthmus.cli import verify as verify_module
+
+    monkeypatch.setattr(
+        verify_module,
+        "console",
+        lambda: Console(file=sys.stdout, width=100, highlight=False, markup=False, emoji=False),
+    )
+    assert main([*network, "--y", "Y.npy", "--ridge", "0.1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    rows = [line for line in lines if line.startswith("C-") and "holds" in line]
+    judged = isthmus.verify(isthmus.load("net.safetensors"), np.load("X.npy"), np.load("Y.npy"), ridge=0.1).judged
+    assert len(rows) == len(judged)
+    for row, verdict in zip(rows, judged):
+        assert (
+            row.startswith(verdict.claim) and verdict.status in row and row.rstrip().endswith(f"{verdict.margin:.2g}")
+        )
 
 
 def test_json_is_one_document(network, capsys):

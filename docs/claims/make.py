@@ -26,7 +26,8 @@ isthmus verify net.safetensors --data X.npy --y Y.npy --ridge 0.01 --claim '{pre
 
 def section(one, verdict):
     """One claim in Markdown."""
-    lines = ["", f"## {one.id}", "", f"{one.statement}.", "", f"*{one.paper}, {one.where}.*", ""]
+    source = f"*{one.title[0].upper()}{one.title[1:]}: {one.paper}, {one.where}.*"
+    lines = ["", f"## {one.id}", "", f"{one.statement}.", "", source, ""]
     if one.rate:
         lines += ["Only a rate or a trend can be tested.", ""]
     if one.erratum:
@@ -34,9 +35,9 @@ def section(one, verdict):
     lines += ["| hypothesis | in the example | found |", "|---|---|---|"]
     lines += [f"| {cell(h.name)} | {h.status} | {cell(h.found)} |" for h in verdict.hypotheses]
     sides = f"{verdict.lhs:.5g} {verdict.relation} {verdict.rhs:.5g}"
-    room = f"slack {verdict.slack:.2g}, tolerance {verdict.tolerance:.1g}"
     where = f", at {verdict.where}" if verdict.where else ""
-    return [*lines, "", f"Example: **{verdict.status}**, `{sides}`, {room}{where}."]
+    why = f" ({verdict.reason})" if verdict.reason else ""
+    return [*lines, "", f"Example: **{verdict.status}**{why}, `{sides}`, margin {verdict.margin:.2g}{where}."]
 
 
 def cell(text):

@@ -19,6 +19,7 @@ TONES = {
     "met": "good",
     "not met": "doubt",
     "holds": "good",
+    "holds trivially": "note",
     "not applicable": "note",
     "none": "note",
     "conserved": "good",

@@ -13,3 +13,8 @@ def verdict(identity, subject):
 
 def status(identity, subject):
     return verdict(identity, subject).status
+
+
+def part(identity, subject, name):
+    """The part of that name, judged for itself."""
+    return next(one for one in verdict(identity, subject).parts if one.name == name)

@@ -143,7 +143,7 @@ def test_a_uniformly_lipschitz_sequence_does_not_attain_it(example):
     assert all(abs(parameter_norms(net).total - 3 * net.depth - 3) < 1e-9 for net in flat)
     family = {**subject.known, "family": flat}
     found = verdict("C-bn-12", subject.replace(known=family))
-    assert found.status == "fails" and found.where in ("exponent of the excess", "exponent of the scale")
+    assert found.status == "fails" and "exponent of the" in found.where
     good = {**subject.known, "family": short()}
     assert status("C-bn-12", subject.replace(known=good)) == "holds"
 
@@ -156,7 +156,7 @@ def test_too_small_an_excess_fails(example, monkeypatch):
 
     monkeypatch.setattr(bn_families, "parameter_norms", tiny)
     found = verdict("C-bn-12", example[0].replace(known={**example[0].known, "family": short()}))
-    assert found.status == "fails" and found.where.startswith("depth")
+    assert found.status == "fails" and "depth" in found.where
 
 
 # --------------------------------------------------------------------------------- C-bn-6, single family

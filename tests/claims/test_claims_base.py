@@ -36,7 +36,10 @@ def compare(lhs, relation, rhs, *, hypotheses=(MET,), **options):
         (1.0, "=", 1.1, "fails"),
         (1.0, "≤", 1.0 - 1e-12, "holds"),
         (float("nan"), "≤", 1.0, "fails"),
-        (1.0, "≤", float("inf"), "holds"),
+        (1.0, "≤", float("inf"), "holds trivially"),
+        (1.0, "≤", 99.0, "holds"),
+        (1.0, "≤", 101.0, "holds trivially"),
+        (101.0, "≥", 1.0, "holds trivially"),
         (float("inf"), "≤", 1.0, "fails"),
         (0.0, "=", 0.0, "holds"),
         (math.inf, "=", math.inf, "not applicable"),
@@ -60,6 +63,79 @@ def test_the_place_with_the_least_slack_is_shown():
     # One number for all places.
     many = compare(torch.tensor([1.0, 2.0]), "≤", 1.5, tolerance=0.0)
     assert many.status == "fails" and "wrong by" in many.reason
+
+
+def test_the_margin_is_what_is_left_until_it_fails():
+    """Sides that move by a little less than the margin still hold, and by a little more fail."""
+    for lhs, relation, rhs, tolerance in ((1.0, "≤", 1.5, 0.01), (3.0, "≥", 2.0, 0.0), (1.0, "=", 1.02, 0.05)):
+        found = compare(lhs, relation, rhs, tolerance=tolerance)
+        assert found.status == "holds" and found.margin == found.slack + found.tolerance
+        assert found.to_dict()["margin"] == pytest.approx(found.margin)
+        larger = max(lhs, rhs)
+        for share, status in ((0.99, "holds"), (1.01, "fails")):
+            move = share * found.margin * larger * (1 if relation == "≥" else -1)
+            # The larger side stays, so that margins stay relative to it.
+            moved = (
+                (lhs, rhs + move) if relation == "≥" else (lhs - move, rhs) if relation == "≤" else (lhs + move, rhs)
+            )
+            assert compare(*moved[:1], relation, *moved[1:], tolerance=tolerance).status == status
+
+
+def test_what_vanishes_has_a_scale_of_its_own():
+    check = Check("C-x", ["given"])
+    check.add(MET)
+    assert check.vanish([1e-12, 3e-10], tolerance=1e-9, where=["a", "b"]).where == "b"
+    found = check.verdict
+    assert found.status == "holds" and found.margin == pytest.approx(7e-10)
+    assert check.vanish(2e-9, tolerance=1e-9).status == "fails"
+
+
+def test_trivially_for_a_reason():
+    check = Check("C-x", ["given"])
+    check.add(MET)
+    check.compare(1.0, "≤", 1.1, tolerance=0.0, trivial="by construction")
+    assert (check.verdict.status, check.verdict.reason) == ("holds trivially", "by construction")
+    check.compare(2.0, "≤", 1.1, tolerance=0.0, trivial="by construction")
+    assert check.verdict.status == "fails"
+
+
+def test_parts_are_judged_apart():
+    """A part without its hypotheses says nothing, and the others stand; the headline, the first, is the verdict's."""
+    check = Check("C-x", ["given", "rare"])
+    check.add(MET, Hypothesis.of("rare", False, "too common"))
+    silent = check.compare(1.0, "≤", 2.0, tolerance=0.0, part="second", assuming=("given", "rare"))
+    assert silent.status == "not applicable" and "too common" in silent.reason
+    check.compare(1.0, "≤", 1e9, tolerance=0.0, part="first", assuming=("given",))
+    check.compare(1.0, "≤", 2.0, tolerance=0.0, part="third", assuming=())
+    found = check.verdict
+    assert (found.status, found.where) == ("holds trivially", "first")
+    assert [part.status for part in found.parts] == ["not applicable", "holds trivially", "holds"]
+    assert [part["name"] for part in found.to_dict()["parts"]] == ["second", "first", "third"]
+    check.compare(3.0, "≤", 2.0, tolerance=0.0, part="fourth", assuming=())
+    assert (check.verdict.status, check.verdict.where) == ("fails", "fourth")
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "options", "cause", "supply"),
+    [
+        ([("a", False, "")], {}, "network", ""),
+        ([("a", None, "")], {}, "numerical", ""),
+        ([("a", None, "ridge")], {}, "supply", "ridge"),
+        ([("a", None, "ridge"), ("b", None, "Y")], {}, "supply", "ridge, Y"),
+        # What could be supplied does not help a network that is not what the claim is about.
+        ([("a", None, "ridge"), ("b", False, "")], {}, "network", ""),
+        ([], {"supply": "known['f']"}, "supply", "known['f']"),
+        ([], {"cause": "kind"}, "kind", ""),
+        ([], {}, "numerical", ""),
+    ],
+)
+def test_causes(hypotheses, options, cause, supply):
+    check = Check("C-x", ["a", "b"])
+    check.add(*(Hypothesis.of(name, met, supply=wanted) for name, met, wanted in hypotheses))
+    with pytest.raises(NotApplicable) as silent:
+        check.not_applicable("so", **options)
+    found = silent.value.verdict
+    assert (found.cause, found.supply) == (cause, supply)
 
 
 def test_each_place_is_granted_its_own():

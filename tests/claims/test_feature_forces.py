@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from judged import verdict
+from judged import part, verdict
 
+import isthmus
 from isthmus import FullyConnected
 from isthmus.claims._base import CLAIMS, Subject
-from isthmus.claims._evidence import gaussian_inputs, gradient_residual, least_squares_minimum, random_subject
+from isthmus.claims._evidence import gaussian_inputs, least_squares_minimum, random_subject
 from isthmus.claims.features2022 import _forces as feature_forces
 from isthmus.claims.features2022._forces import balanced_forces, linear_on_few
 from isthmus.constructions import linear_network
@@ -59,7 +60,7 @@ def test_the_closed_form(correlation):
     subject = balanced_forces(correlation)
     Z = subject.trace().Z(1)
     assert float(Z.min()) < 0 < float(Z.max()) and float(Z.abs().min()) > 0.01
-    assert gradient_residual(subject) < 1e-12
+    assert subject.stationarity.residual < 1e-12
     found = forces(subject.net, subject.X, gamma_share=0.0)
     assert found.state == ("balanced",) and found.residual[0] < 1e-12
     assert verdict("C-feat-2", subject).status == "holds"
@@ -68,34 +69,51 @@ def test_the_closed_form(correlation):
 def test_deep_linear_minima():
     for depth in (2, 3, 5):
         subject = linear_minimum(depth)
-        assert gradient_residual(subject) < 1e-10
+        assert subject.stationarity.residual < 1e-10
         assert verdict("C-feat-2", subject).status == "holds"
 
 
 def test_more_samples_than_inputs():
     """The twin: the forces do not cancel, the general form does."""
     subject = least_squares_minimum()
+    found = part("C-feat-2", subject, "attraction + repulsion")
+    assert found.status == "not applicable" and "K^σ_0 deficient" in found.reason
     found = verdict("C-feat-2", subject)
-    assert found.status == "not applicable" and "K^σ_0 deficient" in found.hypotheses[2].found
-    assert "general form holds" in found.reason and max(found.details["general form"]) < 1e-10
+    assert found.status == "holds" and max(found.details["general form by layer"]) < 1e-10
 
 
 def test_a_point_that_is_not_stationary():
     subject = balanced_forces()
     found = verdict("C-feat-2", subject.replace(Y=subject.Y + 0.1))
-    assert found.status == "not applicable" and "stationary point: not met" in found.reason
+    assert found.cause == "network" and "stationary point: not met" in found.reason
     found = verdict("C-feat-2", subject.replace(ridge=None))
-    assert found.status == "not applicable" and "ridge > 0 given: not met" in found.reason
+    assert found.cause == "supply" and found.supply == "Y and ridge"
 
 
 def test_nearly_stationary_points():
-    """What a small gradient may leave is granted, and no more than it leaves is needed."""
+    """What a small residual may leave is granted, and no more than it leaves is needed."""
     subject = balanced_forces()
     for size in (1e-3, 1e-6):
         moved = [W.detach() + size * gaussian(*W.shape, seed=i) * 0.01 for i, W in enumerate(subject.net.Ws)]
         near = subject.replace(net=FullyConnected.from_weights(moved, bias=0.0).requires_grad_(False))
         found = verdict("C-feat-2", near)
-        assert found.status == "holds" and 1e-10 < found.lhs < found.rhs < 0.02
+        assert found.status == "holds" and 1e-10 < found.lhs < found.tolerance < 0.02
+
+
+def test_a_minimum_on_kinks():
+    """Entries at their kinks: the plain gradient is far from 0, the residual with derivatives between is not."""
+    X = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)
+    net = FullyConnected([1, 6, 1], dtype=torch.float64, generator=generator(3))
+    isthmus.train(net, X, X.abs(), ridge=0.02, finish="stationary")
+    subject = Subject(net.requires_grad_(False), X, X.abs(), 0.02)
+    found = subject.stationarity
+    assert found.stationary and len(found.multipliers) and found.gradient > 10 * found.residual
+    assert verdict("C-feat-2", subject).status == "holds"
+    assert verdict("C-rank-9", subject).status == "holds"
+    moved = [1.1 * net.Ws[0].detach(), net.Ws[1].detach() / 1.1]
+    other = FullyConnected.from_weights(moved, [1.1 * net.bs[0].detach(), net.bs[1].detach()]).requires_grad_(False)
+    for identity in ("C-feat-2", "C-rank-9"):
+        assert verdict(identity, subject.replace(net=other)).status == "not applicable"
 
 
 @pytest.mark.parametrize("factor", [1.001, -1.0])
@@ -110,14 +128,20 @@ def test_wrong_forces_fail(monkeypatch, factor):
 
     monkeypatch.setattr(feature_forces, "forces", wrong)
     found = verdict("C-feat-2", balanced_forces())
-    assert found.status == "fails" and "forces, layer 1" in found.where
+    assert found.status == "fails" and found.where == "attraction + repulsion: layer 1"
 
 
 def test_a_wrong_general_form_fails_even_where_the_forces_are_not_judged(monkeypatch):
-    monkeypatch.setattr(feature_forces, "stationarity_of_representations", lambda *args: (0.3, 0.0))
+    true = feature_forces.pulls
+
+    def wrong(*args):
+        found = true(*args)
+        return replace(found, Z=[1.001 * one for one in found.Z])
+
+    monkeypatch.setattr(feature_forces, "pulls", wrong)
     for subject in (balanced_forces(), least_squares_minimum()):
         found = verdict("C-feat-2", subject)
-        assert found.status == "fails" and "general form, layer 1" in found.where
+        assert found.status == "fails" and found.where.startswith("2λZ")
 
 
 @pytest.mark.slow
@@ -144,7 +168,7 @@ def test_a_trained_network():
 
     optimiser.step(closure)
     found = verdict("C-feat-2", Subject(net.requires_grad_(False), X, Y, 0.01))
-    assert found.status == "holds" and max(found.details["forces"]) < 1e-5
+    assert found.status == "holds" and max(found.details["‖attraction + repulsion‖ by hidden layer"]) < 1e-5
 
 
 # -------------------------------------------------------------------------------------------------------- C-feat-10

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from judged import verdict
+from judged import part, verdict
 
 from isthmus import LeakyResNet
 from isthmus.claims._base import CLAIMS, Subject
@@ -66,7 +66,16 @@ def test_costs_bound_dimensions(shape, sign):
     else:
         assert found.status == "holds", found.reason
     if sign:
-        assert "the rank" in found.where and found.lhs == pytest.approx(min(shape))
+        rank = part("C-ham-1", standing_still(A.abs()), "the rank, where A ≥ 0")
+        assert rank.status == "holds" and rank.lhs == pytest.approx(min(shape))
+
+
+def test_fewer_samples_are_rebuilt_where_all_are_not():
+    """Four neurons cannot rebuild ten samples of both signs; of the few that are drawn they can."""
+    A = gaussian(4, 10)
+    assert math.isinf(cost_of_identity(A, bias=0.0))
+    found = verdict("C-ham-1", standing_still(A))
+    assert found.status == "holds" and "rows drawn" in found.hypotheses[1].found
 
 
 def test_with_bias_the_bounds_are_wrong(monkeypatch):
@@ -151,8 +160,11 @@ def test_large_or_leaky_representations_are_not_searched():
 
 
 def test_too_few_neurons_and_no_sign():
+    # Of three samples two are drawn, for which 12 neurons are enough; two neurons are too few for one.
     found = verdict("C-ham-3", standing_still(gaussian(12, 3)))
-    assert found.status == "not applicable" and "w > N(N+1): not met" in found.reason
+    assert found.status == "holds" and "2 of 3 rows drawn" in found.hypotheses[0].found
+    found = verdict("C-ham-3", standing_still(gaussian(2, 3)))
+    assert found.cause == "network" and "w > N(N+1): not met" in found.reason
     found = verdict("C-ham-3", standing_still(gaussian(20, 3).abs()))
     assert "a negative entry: not met" in found.reason
 
@@ -179,7 +191,7 @@ def test_wrong_shares_fail(monkeypatch):
 def test_without_descent_it_fails(monkeypatch):
     monkeypatch.setattr(identity_claims, "lower_neighbour", lambda A: math.inf)
     found = verdict("C-ham-3", many_neurons())
-    assert found.status == "fails" and found.where == "descent from the end"
+    assert found.status == "fails" and found.where == "descent from its end"
 
 
 # ---------------------------------------------------------------------------------------------------------- C-ham-6
@@ -241,7 +253,7 @@ def test_distances_that_are_rounding_from_the_start_hold(monkeypatch):
     """G = I: nothing moves. Speeds of rounding are bounded."""
     monkeypatch.setattr(inside_bottleneck, "least_curvature", lambda one: 1.0)
     found = verdict("C-ham-6", steady_family((0.0, 0.0, 0.0), (2.0, 4.0, 8.0)))
-    assert found.status == "holds", found.reason
+    assert found.status == "holds trivially", found.reason
 
 
 def test_distances_that_stay_fail(monkeypatch, deepening):
@@ -254,7 +266,7 @@ def test_distances_that_stay_fail(monkeypatch, deepening):
 
 def test_what_a_family_must_be(deepening, monkeypatch):
     subject, _ = deepening
-    assert "'family'" in verdict("C-ham-6", subject.replace(known={})).reason
+    assert verdict("C-ham-6", subject.replace(known={})).supply == "known['family']"
     members = subject.known["family"]
     assert "a family by L̃: not met" in verdict("C-ham-6", subject.replace(known={"family": members[:2]})).reason
     wrong = [members[0].replace(ridge=2 * members[0].ridge), *members[1:]]
@@ -342,8 +354,12 @@ def test_a_negative_minimum_that_is_not_stable(deepening):
 
 def test_a_bias_in_the_second_symmetry():
     net = LeakyResNet(4, 3, 8, 6, 2.0, dtype=torch.float64, generator=generator(3)).requires_grad_(False)
-    found = verdict("C-ham-8", Subject(net, gaussian(20, 4)))
-    assert found.status == "not applicable" and "no bias (second): not met" in found.reason
+    subject = Subject(net, gaussian(20, 4))
+    for shift in ("0.5", "1"):
+        found = part("C-ham-8", subject, f"leak + {shift}: exponent of the error")
+        assert found.status == "not applicable" and "no bias (second): not met" in found.reason
+    # The first symmetry has no such hypothesis.
+    assert part("C-ham-8", subject, "range rescaled").status == verdict("C-ham-8", subject).status == "holds"
 
 
 def test_wrong_symmetries_fail(monkeypatch):
@@ -379,13 +395,14 @@ def test_a_path_that_leaks_away_on_cut_steps():
     """ρL̃ = 3: steps double and turn what is there, while cut ones leave e^(−102) of it, whose square is zero."""
     zeros = [torch.zeros(2, 2, dtype=torch.float64)] * 34
     net = LeakyResNet.from_weights(zeros, [1 / 34] * 34, effective_depth=102.0, bias=0.0).requires_grad_(False)
-    found = verdict("C-ham-8", Subject(net, 1e-120 * gaussian(3, 2)))
+    found = part("C-ham-8", Subject(net, 1e-120 * gaussian(3, 2)), "leak + 1: exponent of the error")
     assert found.status == "not applicable" and "nothing left" in found.reason
 
 
 def test_no_error_at_all(monkeypatch):
     monkeypatch.setattr(symmetry_claims, "shift_errors", lambda net, X, shift: [0.0] * 4)
-    assert verdict("C-ham-8", unbiased_net()).status == "not applicable"
+    found = part("C-ham-8", unbiased_net(), "leak + 1: exponent of the error")
+    assert found.status == "not applicable" and "no error" in found.reason
 
 
 def test_vanishing_outputs():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
@@ -12,15 +14,68 @@ from torch import Tensor
 
 from isthmus._checks import check_choice, fail
 from isthmus._cite import cites
+from isthmus.measures import Stationarity, stationarity
 from isthmus.networks import FullyConnected, LeakyResNet, Network
 from isthmus.trace import Trace
 
-STATUSES = ("holds", "fails", "not applicable")
+STATUSES = ("holds", "holds trivially", "fails", "not applicable")
+
+#: Why a claim says nothing, in words.
+CAUSES = {
+    "kind": "not about this kind of network",
+    "supply": "you can supply",
+    "network": "your network is not",
+    "numerical": "not decidable numerically",
+}
+
+#: Said of what holds trivially because it is about data alone.
+ABSENT = "the network does not enter"
+
+#: A margin above this share of the larger side is no test: the claim holds trivially.
+TRIVIAL = 0.99
 
 #: How the left side stands to the right one.
 RELATIONS = ("≤", "≥", "=", "≈")
 
 MET, UNMET, UNKNOWN = "met", "not met", "not known"
+
+#: What only the maker of a network knows, by the name under which ``verify(known=…)`` takes it.
+KNOWN = {
+    "C": "constant of ‖W‖² ≤ L + C, of partial Jacobians, or of a true function",
+    "Ws": "weights in place of the network's, to see a claim fail",
+    "action": "group action on inputs, as isthmus.symmetry takes it",
+    "activation": "another σ",
+    "affine": "(A, family of networks of x ↦ Ax + b)",
+    "c": "constant of the threshold of recovery",
+    "classifier": "function in place of the network",
+    "edges": "edges of a graph",
+    "exponent": "γ of Example 20",
+    "f": "a network or construction, or a family of them",
+    "family": "networks, constructions or subjects by depth, width or L̃",
+    "fits": "subjects: fits of rank 1 for several N",
+    "free": "number of blocks that move together",
+    "function": "function of the plane in place of the network",
+    "g": "a network or construction, or a family of them",
+    "independent": "whether inputs were drawn independently",
+    "join": "'f∘g' or 'f+g'",
+    "k": "rank to judge at",
+    "k_star": "Jacobian rank of the true function",
+    "kernel": "radial kernel",
+    "lambda": "λ of the paper",
+    "merge": "groups of neurons",
+    "noise": "standard deviation of the noise of Y",
+    "p0": "position on the path",
+    "path growth": "point sets by dimension",
+    "points": "points at which a kernel fit is judged",
+    "quotient_dimension": "dim Ω/G",
+    "rank": "bottleneck rank of the function",
+    "skeleton": "'cross' or 'circle'",
+    "spectra": "singular values in place of the representations'",
+    "tangents": "bases of tangent spaces, (P, d, k)",
+    "truth": "the true function as a construction",
+    "vertices": "number of vertices of a graph",
+    "widths": "hidden widths",
+}
 
 
 @dataclass(frozen=True)
@@ -34,16 +89,26 @@ class Hypothesis:
         Only if all are met does the claim say anything.
     found : str
         What was measured.
+    supply : str
+        What a user can pass so that it can be looked at; empty where nothing is missing.
     """
 
     name: str
     status: str
     found: str = ""
+    supply: str = ""
 
     @staticmethod
-    def of(name: str, met: bool | None, found: object = "") -> Hypothesis:
+    def of(name: str, met: bool | None, found: object = "", *, supply: str = "") -> Hypothesis:
         """From a truth value; None is not known."""
-        return Hypothesis(name, UNKNOWN if met is None else MET if met else UNMET, str(found))
+        return Hypothesis(name, UNKNOWN if met is None else MET if met else UNMET, str(found), supply)
+
+    @property
+    def cause(self) -> str:
+        """A key of ``CAUSES``, or empty if it is met."""
+        if self.status == MET:
+            return ""
+        return "supply" if self.supply else "network" if self.status == UNMET else "numerical"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +141,71 @@ class Subject:
         """Weights and representations in float64, on all samples or some."""
         return self.net.trace(self.X if rows is None else self.X[rows])
 
+    @cached_property
+    def stationarity(self) -> Stationarity | None:
+        """How near to a stationary point of cost + ridge·‖θ‖² it is, kinks resolved; None without targets and ridge."""
+        if self.Y is None or not self.ridge:
+            return None
+        net = deepcopy(self.net).requires_grad_(True)
+        return stationarity(net, self.X, self.Y, ridge=self.ridge, loss=self.loss, hessian=False)
+
+    def family(self, *kinds: type) -> list[Any] | None:
+        """``known["family"]`` if it is one of these kinds: what is meant for another claim is not given to this one."""
+        given = self.known.get("family")
+        return None if given is None or not all(isinstance(one, kinds) for one in given) else list(given)
+
+    def drawn(self, most: int, *, seed: int = 0) -> tuple[Subject, str]:
+        """The subject on at most ``most`` rows drawn at random, and what was done in words; for any-data theorems."""
+        N = len(self.X)
+        if most >= N:
+            return self, f"all {N} rows"
+        rows = torch.randperm(N, generator=torch.Generator().manual_seed(seed))[:most].sort().values
+        Y = None if self.Y is None else self.Y[rows]
+        return self.replace(X=self.X[rows], Y=Y), f"{most} of {N} rows drawn (seed {seed})"
+
     def replace(self, **changes: Any) -> Subject:
         """A subject that differs in these fields."""
         return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One statement of a claim, judged for itself.
+
+    Attributes
+    ----------
+    name : str
+        In words; empty where the claim has one part.
+    status : {"holds", "holds trivially", "fails", "not applicable"}
+    lhs, rhs, relation, slack, tolerance, where, reason
+        As of :class:`Verdict`.
+    """
+
+    name: str
+    status: str
+    lhs: float = math.nan
+    rhs: float = math.nan
+    relation: str = "="
+    slack: float = math.nan
+    tolerance: float = math.nan
+    where: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("Part", "status", self.status, STATUSES)
+        check_choice("Part", "relation", self.relation, RELATIONS)
+
+    @property
+    def margin(self) -> float:
+        """By how much of the larger side the sides could still move until it fails: slack + tolerance."""
+        return self.slack + self.tolerance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; NaN and infinities as null."""
+        numbers = {"lhs": self.lhs, "rhs": self.rhs, "slack": self.slack, "tolerance": self.tolerance}
+        plain = {name: _number(value) for name, value in {**numbers, "margin": self.margin}.items()}
+        texts = {"name": self.name, "status": self.status, "relation": self.relation}
+        return {**texts, **plain, "where": self.where, "reason": self.reason}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +216,9 @@ class Verdict:
     ----------
     claim : str
         Its id.
-    status : {"holds", "fails", "not applicable"}
+    status : {"holds", "holds trivially", "fails", "not applicable"}
+        "fails" if a part does, else that of its headline, the first part that was judged; trivially where the margin is
+        above 0.99 of the larger side, where the network does not enter, and where it is so by construction.
     lhs, rhs : float
         Both sides, at the place where they are nearest; NaN when not evaluated.
     relation : {"≤", "≥", "=", "≈"}
@@ -101,9 +230,15 @@ class Verdict:
     where : str
         The sample, layer or family at which the sides are shown.
     reason : str
-        Why it is not applicable, or what failed.
+        Why it is not applicable, why it says little, or what failed.
     details : mapping of str to list of float
         The picture behind it: by layer, by sample, by depth.
+    parts : tuple of Part
+        Its statements, each judged for itself; the one shown is among them.
+    cause : {"", "kind", "supply", "network", "numerical"}
+        Why it is not applicable: see ``CAUSES``.
+    supply : str
+        What can be passed to ``verify`` so that it applies, for the cause "supply".
     """
 
     claim: str
@@ -117,10 +252,19 @@ class Verdict:
     where: str = ""
     reason: str = ""
     details: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+    cause: str = ""
+    supply: str = ""
 
     def __post_init__(self) -> None:
         check_choice("Verdict", "status", self.status, STATUSES)
         check_choice("Verdict", "relation", self.relation, RELATIONS)
+        check_choice("Verdict", "cause", self.cause, ("", *CAUSES))
+
+    @property
+    def margin(self) -> float:
+        """By how much of the larger side the sides could still move until it fails: slack + tolerance."""
+        return self.slack + self.tolerance
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; NaN and infinities as null."""
@@ -132,10 +276,14 @@ class Verdict:
             "relation": self.relation,
             "slack": _number(self.slack),
             "tolerance": _number(self.tolerance),
+            "margin": _number(self.margin),
             "hypotheses": [vars(h) for h in self.hypotheses],
             "where": self.where,
             "reason": self.reason,
             "details": {name: [_number(v) for v in values] for name, values in self.details.items()},
+            "parts": [part.to_dict() for part in self.parts],
+            "cause": self.cause,
+            "supply": self.supply,
         }
 
 
@@ -164,8 +312,14 @@ class Check:
 
     def __init__(self, identity: str, names: Sequence[str], relation: str = "=") -> None:
         self.id, self.relation = identity, relation
-        self.parts: list[Verdict] = []
+        self.parts: list[Part] = []
         self._names, self._seen = tuple(names), dict[str, Hypothesis]()
+        self._details: dict[str, Sequence[float]] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all hypotheses."""
+        return self._names
 
     @property
     def hypotheses(self) -> tuple[Hypothesis, ...]:
@@ -178,12 +332,21 @@ class Check:
         return unmet(self._seen.values())
 
     @property
+    def judged(self) -> list[Part]:
+        """The parts of which something was said."""
+        return [part for part in self.parts if part.status != "not applicable"]
+
+    @property
     def verdict(self) -> Verdict:
-        """Of the parts the first that fails, or else the first; with the details of all."""
-        if not self.parts:
-            self.not_applicable("nothing was compared")
-        shown = next((part for part in self.parts if part.status == "fails"), self.parts[0])
-        return replace(shown, details={name: values for part in self.parts for name, values in part.details.items()})
+        """Of the parts that were judged the first that fails, or else the first, its headline."""
+        judged = self.judged
+        if not judged:
+            self.not_applicable("; ".join(part.reason for part in self.parts) or "nothing was compared")
+        shown = next((part for part in judged if part.status == "fails"), judged[0])
+        numbers = (shown.lhs, shown.rhs, shown.relation, shown.slack, shown.tolerance, self.hypotheses)
+        where = f"{shown.name}: {shown.where}" if shown.name and shown.where else shown.name or shown.where
+        options: dict[str, Any] = {"details": dict(self._details), "parts": tuple(self.parts)}
+        return Verdict(self.id, shown.status, *numbers, where=where, reason=shown.reason, **options)
 
     def add(self, *found: Hypothesis) -> None:
         """Hypotheses that were looked at; later ones take the place of earlier ones of the same name."""
@@ -191,9 +354,9 @@ class Check:
             check_choice(self.id, "hypothesis", one.name, self._names)
             self._seen[one.name] = one
 
-    def assume(self, name: str, met: bool | None, found: object = "") -> bool:
+    def assume(self, name: str, met: bool | None, found: object = "", *, supply: str = "") -> bool:
         """Add a hypothesis from a truth value, None if it is not known, and what was measured; whether it is met."""
-        self.add(Hypothesis.of(name, met, found))
+        self.add(Hypothesis.of(name, met, found, supply=supply))
         return bool(met)
 
     def require(self) -> None:
@@ -202,12 +365,28 @@ class Check:
             self.not_applicable()
 
     def not_applicable(
-        self, reason: str = "", *, relation: str = "", details: Mapping[str, Sequence[float]] | None = None
+        self,
+        reason: str = "",
+        *,
+        relation: str = "",
+        cause: str = "",
+        supply: str = "",
+        details: Mapping[str, Sequence[float]] | None = None,
     ) -> NoReturn:
-        """End here: the theorem says nothing, for this reason, or for the hypotheses that are not met."""
-        nan, hypotheses = math.nan, self.hypotheses
+        """End here: the theorem says nothing, for this reason, or for the hypotheses that are not met.
+
+        ``cause`` is a key of ``CAUSES``; unless given it is "supply" where something can be supplied, else that of the
+        hypotheses looked at: what the network is not comes before what could be supplied, and that before what rounding
+        hides.
+        """
+        nan, hypotheses, seen = math.nan, self.hypotheses, [h for h in self._seen.values() if h.cause]
         relation, reason = relation or self.relation, reason or unmet(hypotheses)
-        options: dict[str, Any] = {"reason": reason, "details": details or {}}
+        causes = [h.cause for h in seen]
+        cause = cause or next((c for c in ("network", "supply") if c in [*causes, supply and "supply"]), "numerical")
+        if cause == "supply":
+            supply = supply or ", ".join(dict.fromkeys(h.supply for h in seen if h.supply))
+        options: dict[str, Any] = {"reason": reason, "details": details or {}, "parts": tuple(self.parts)}
+        options |= {"cause": cause, "supply": supply if cause == "supply" else ""}
         raise NotApplicable(Verdict(self.id, "not applicable", nan, nan, relation, nan, nan, hypotheses, **options))
 
     def compare(
@@ -217,10 +396,13 @@ class Check:
         rhs: Tensor | float | Sequence[float],
         *,
         tolerance: float | Sequence[float],
+        part: str = "",
+        scale: float | None = None,
         where: Callable[[int], str] | Sequence[str] | str = "",
         details: Mapping[str, Sequence[float]] | Callable[[int], Mapping[str, Sequence[float]]] | None = None,
         assuming: Sequence[str] | None = None,
-    ) -> Verdict:
+        trivial: str = "",
+    ) -> Part:
         """Add ``lhs relation rhs`` at many places: the place with the least slack beyond its tolerance is shown.
 
         A place where both sides are the same infinity is left out: they may be equal, or both have overflowed.
@@ -232,26 +414,37 @@ class Check:
             ``"≈"`` is for rates: ``tolerance`` is then the half-width of an interval, not rounding.
         tolerance : number, or one for each place
             Relative to the larger side of each pair.
+        part : str, optional
+            What this part says, in words, where the claim has several.
+        scale : float, optional
+            What slack and tolerance are relative to, in place of the larger side: for numbers that vanish.
         where : str, or callable or sequence
             The name of all places, or from the index of a place to its name.
         details : mapping, or callable
             From the index of the place that is shown, if it depends on it.
         assuming : sequence of str, optional
-            Hypotheses without which this part says nothing; all unless given.
+            Hypotheses without which this part says nothing, while the other parts are judged. All unless given, and
+            then the claim ends here.
+        trivial : str, optional
+            Why it holds trivially where it does: by construction, or because the network does not enter.
         """
         missing = unmet(h for h in self.hypotheses if assuming is None or h.name in assuming)
-        if missing:
-            self.not_applicable(missing, relation=relation)
         left, right = torch.broadcast_tensors(_flat(lhs), _flat(rhs))
-        if left.numel() == 0:
-            self.not_applicable("there is no place to evaluate it at", relation=relation)
         infinite = left.isinf() & (left == right)
-        if bool(infinite.all()):
-            self.not_applicable("both sides are infinite", relation=relation)
-        scale = torch.maximum(left.abs(), right.abs()).clamp_min(torch.finfo(torch.float64).tiny)
+        if not missing and left.numel() == 0:
+            missing = "there is no place to evaluate it at"
+        elif not missing and bool(infinite.all()):
+            missing = "both sides are infinite"
+        if missing and assuming is None:
+            self.not_applicable(missing, relation=relation)
+        if missing:
+            self.parts.append(Part(part, "not applicable", relation=relation, reason=missing))
+            return self.parts[-1]
+        unit = torch.maximum(left.abs(), right.abs()) if scale is None else torch.full_like(left, scale)
+        unit = unit.clamp_min(torch.finfo(torch.float64).tiny)
         gap = {"≤": right - left, "≥": left - right}.get(relation, -(right - left).abs())
         # An infinity on the good side is room enough; what is not a number is a failure.
-        slack = torch.where(torch.isfinite(gap), gap / scale, gap.sign())
+        slack = torch.where(torch.isfinite(gap), gap / unit, gap.sign())
         slack = torch.where(gap.isnan(), torch.full_like(slack, -math.inf), slack)
         granted = _flat(tolerance).expand_as(slack)
         # Added to one tolerance for all, slacks of the size of rounding would be equal.
@@ -259,22 +452,25 @@ class Check:
         index = int(torch.where(infinite, torch.full_like(slack, math.inf), order).argmin())
         least, allowed = float(slack[index]), float(granted[index])
         a, b = float(left[index]), float(right[index])
-        holds = least >= -allowed
-        part = Verdict(
-            claim=self.id,
-            status="holds" if holds else "fails",
-            lhs=a,
-            rhs=b,
-            relation=relation,
-            slack=least,
-            tolerance=allowed,
-            hypotheses=self.hypotheses,
-            where=where if isinstance(where, str) else where(index) if callable(where) else where[index],
-            reason="" if holds else f"{a:.6g} {relation} {b:.6g} is wrong by {-least:.2g} of the larger side",
-            details=(details(index) if callable(details) else details) or {},
-        )
-        self.parts.append(part)
-        return part
+        status, reason = _grade(least, allowed, trivial)
+        if status == "fails":
+            reason = f"{a:.6g} {relation} {b:.6g} is wrong by {-least:.2g} of the larger side"
+        place = where if isinstance(where, str) else where(index) if callable(where) else where[index]
+        self.parts.append(Part(part, status, a, b, relation, least, allowed, place, reason))
+        self._details.update((details(index) if callable(details) else details) or {})
+        return self.parts[-1]
+
+    def vanish(
+        self,
+        errors: Tensor | float | Sequence[float],
+        *,
+        tolerance: float | Sequence[float],
+        part: str = "",
+        where: Callable[[int], str] | Sequence[str] | str = "",
+        **options: Any,
+    ) -> Part:
+        """Add that relative errors are 0: what is granted is the whole of the margin."""
+        return self.compare(errors, "=", 0.0, tolerance=tolerance, part=part, scale=1.0, where=where, **options)
 
     def each(
         self,
@@ -282,12 +478,11 @@ class Check:
         relation: str,
         *,
         tolerance: float,
-        details: Mapping[str, Sequence[float]] | None = None,
-    ) -> Verdict:
-        """Add ``lhs relation rhs`` at places (lhs, rhs, name)."""
+        **options: Any,
+    ) -> Part:
+        """Add ``lhs relation rhs`` at places (lhs, rhs, name); ``options`` as for :meth:`compare`."""
         lhs, rhs = [place[0] for place in places], [place[1] for place in places]
-        where = [place[2] for place in places]
-        return self.compare(lhs, relation, rhs, tolerance=tolerance, where=where, details=details)
+        return self.compare(lhs, relation, rhs, tolerance=tolerance, where=[place[2] for place in places], **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,22 +524,34 @@ class Claim:
     rate: bool = False
     about: str = FullyConnected.kind
 
+    @property
+    def title(self) -> str:
+        """The theorem in a few words."""
+        words = self.judge.__name__.strip("_").split("_")
+        return " ".join(word.capitalize() if word in ("schatten", "hamiltonian") else word for word in words)
+
     def evaluate(self, subject: Subject) -> Verdict:
         """What the claim says of a network."""
         check = Check(self.id, self.hypotheses, self.relation)
         try:
             if network_kind(subject.net) != self.about:
-                check.not_applicable(f"needs {self.about}", relation="=")
+                check.not_applicable(f"needs {self.about}", relation="=", cause="kind")
             self.judge(check, subject)
-            found = check.verdict
         except NotApplicable as silent:
-            found = silent.verdict
-        return found
+            if not check.judged:
+                return silent.verdict
+            # What was judged before stands, and what is missing is said beside it.
+            check.parts.append(Part("the rest", "not applicable", reason=silent.verdict.reason))
+        try:
+            return check.verdict
+        except NotApplicable as silent:
+            return silent.verdict
 
     def to_dict(self) -> dict[str, Any]:
         """What it says, as plain data."""
         return {
             "id": self.id,
+            "title": self.title,
             "statement": self.statement,
             "paper": self.paper,
             "where_in_paper": self.where,
@@ -415,6 +622,16 @@ def rounding(net: FullyConnected | LeakyResNet, *, condition: float = 1.0) -> fl
     """
     widest = max(max(W.shape) for W in net.Ws)
     return min(1e-3, 64.0 * torch.finfo(torch.float64).eps * widest * len(net.Ws) * max(condition, 1.0))
+
+
+def _grade(slack: float, tolerance: float, trivial: str) -> tuple[str, str]:
+    if slack < -tolerance:
+        return "fails", ""
+    if trivial:
+        return "holds trivially", trivial
+    if slack + tolerance > TRIVIAL:
+        return "holds trivially", "the sides are so far apart that it could hardly fail"
+    return "holds", ""
 
 
 def _flat(value: Tensor | float | Sequence[float]) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,16 @@ from torch import Tensor
 from isthmus._checks import fail
 from isthmus.claims._base import Check, Hypothesis, Subject
 from isthmus.linalg import chunk_rows
-from isthmus.measures import jacobian, jacobian_of_trace
+from isthmus.measures import Stationarity, jacobian, jacobian_of_trace
 from isthmus.networks import FullyConnected
 from isthmus.objective import cost
 from isthmus.trace import Trace, activate
+
+#: Singular values of representations below this share of the largest are not told from what training leaves.
+CUT = 1e-7
+
+#: What claims about minimisers need of a user.
+TRAINING = "Y and ridge"
 
 
 def bare_network(one: Any) -> Any:
@@ -29,6 +36,50 @@ def bare_network(one: Any) -> Any:
 def is_linear(net: FullyConnected) -> bool:
     """Whether the network is a product of matrices: slope 1, no biases."""
     return net.slope == 1.0 and not any(bool(b.any()) for b in net.bs)
+
+
+#: The hypothesis that :func:`one_dimension` looks at.
+ONE = "a layer of width 1, or a W_ℓ of rank 1"
+
+
+@dataclass(frozen=True, eq=False)
+class OneDimension:
+    """A network that is h∘g with g of one dimension.
+
+    ``net`` is the network, or that with a weight matrix of numerical rank 1 cut to rank 1; ``g`` gives the values of g
+    from its trace.
+    """
+
+    net: FullyConnected
+    g: Callable[[Trace], Tensor]
+    said: str
+
+
+@torch.no_grad()
+def one_dimension(net: FullyConnected) -> OneDimension | None:
+    """The network as h∘g through a layer of width 1, or through a weight matrix whose s_2 is below ``CUT`` of s_1."""
+    narrow = next((ell for ell, width in enumerate(net.dims) if width == 1), None)
+    if narrow is not None:
+        layer = narrow - 1
+        return OneDimension(
+            net,
+            lambda trace: trace.inputs[:, 0] if layer < 0 else trace.preactivations[layer][:, 0],
+            f"layer {narrow} has width 1",
+        )
+    for ell, W in enumerate(net.Ws):
+        U, s, Vh = torch.linalg.svd(W.detach().double(), full_matrices=False)
+        if float(s[0]) > 0.0 and float(s[1]) <= CUT * float(s[0]):
+            Ws = [M.detach().double() for M in net.Ws]
+            Ws[ell] = s[0] * torch.outer(U[:, 0], Vh[0])
+            biases = [b.detach().double() for b in net.bs]
+            cut = FullyConnected.from_weights(Ws, biases or None, slope=net.slope, bias=net.bias)
+            said = f"W_{ell + 1} cut to rank 1, s_2/s_1 = {float(s[1] / s[0]):.1g}"
+            return OneDimension(cut.requires_grad_(False), partial(_along, ell, Vh[0]), said)
+    return None
+
+
+def _along(ell: int, v: Tensor, trace: Trace) -> Tensor:
+    return trace.activations[ell] @ v
 
 
 def some_rows(X: Tensor, most: int) -> Tensor:
@@ -270,52 +321,60 @@ def largest_jump(f: Callable[[Tensor], Tensor], A: Tensor, B: Tensor, *, halving
 # ---- Is a network at a minimum of cost + ridge·‖θ‖²?
 
 
-#: Share by which the gradient that is left may move what a claim is about. Trained ReLU networks have samples at kinks,
-#: which keep the gradient from falling so far.
-STATIONARY = 0.02
-
-
-def cost_gradients(subject: Subject) -> tuple[FullyConnected, list[Tensor]]:
-    """A copy of the network in float64, and the gradients of the cost by its parameters."""
-    assert subject.Y is not None
-    net = FullyConnected.from_weights(
-        [W.detach().double() for W in subject.net.Ws],
-        [b.detach().double() for b in subject.net.bs] or None,
-        slope=subject.net.slope,
-        bias=subject.net.bias,
-    )
-    value = cost(net(subject.X), subject.Y, subject.loss)
-    return net, list(torch.autograd.grad(value, list(net.parameters())))
-
-
-def gradient_residual(subject: Subject) -> float:
-    """‖∇(cost + ridge·‖θ‖²)‖ / ‖2·ridge·θ‖, in float64."""
-    assert subject.ridge is not None
-    net, gradients = cost_gradients(subject)
-    pull = [2 * subject.ridge * p.detach() for p in net.parameters()]
-    whole = torch.cat([(g + q).flatten() for g, q in zip(gradients, pull)])
-    return float(whole.norm() / torch.cat([q.flatten() for q in pull]).norm().clamp_min(1e-300))
-
-
-def at_a_minimum(check: Check, subject: Subject, sway: float) -> float:
-    """The hypotheses of claims about minimisers; gives the relative gradient (NaN when it cannot be had).
-
-    ``sway`` is by how much a relative gradient of 1 moves what the claim is about: a network is stationary if little of
-    that is left.
-    """
+def at_a_minimum(check: Check, subject: Subject) -> Stationarity | None:
+    """The hypotheses of claims about minimisers; gives the certificate where there is one."""
     check.add(ridge_given(subject))
-    if subject.Y is None or not subject.ridge:
-        check.assume("stationary point", None, "targets not given" if subject.Y is None else "ridge not given")
-        return float("nan")
-    residual = gradient_residual(subject)
-    found = f"gradient {residual:.2g} of the ridge's, which leaves {residual * sway:.2g}; {STATIONARY} allowed"
-    check.assume("stationary point", residual * sway <= STATIONARY, found)
-    return residual
+    found = subject.stationarity
+    if found is None:
+        check.assume("stationary point", None, "not looked at", supply=TRAINING)
+        return None
+    said = f"residual {found.residual:.2g} of the ridge's force, {len(found.multipliers)} entries at kinks"
+    check.assume("stationary point", found.stationary, said)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Pulls:
+    """Gradients of the cost with the derivatives at kinks of a certificate, samples as columns.
+
+    Attributes
+    ----------
+    Z : list of Tensor (n_ℓ, N)
+        ∂C/∂Z_ℓ, ℓ = 1 … L.
+    activation : list of Tensor (n_ℓ, N)
+        ∂C/∂α_ℓ, ℓ = 1 … L−1.
+    leak : list of float
+        κ_ℓ = Σ|∂C/∂α_ℓ|·|Sz − σ(z)|, ℓ = 1 … L−1: what the slopes S at entries next to kinks take from homogeneity.
+    """
+
+    Z: list[Tensor]
+    activation: list[Tensor]
+    leak: list[float]
+
+
+def pulls(subject: Subject, trace: Trace, certificate: Stationarity) -> Pulls:
+    """Backpropagation through a fully connected network with the slopes S = a + (1 − a)D of ``certificate``."""
+    assert subject.Y is not None
+    outputs = trace.outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        (g,) = torch.autograd.grad(cost(outputs, subject.Y, subject.loss), outputs)
+    back, activations, leak = [g.mT], list[Tensor](), list[float]()
+    for ell in range(trace.depth - 1, 0, -1):
+        G, Z = trace.Ws[ell].mT @ back[0], trace.Z(ell)
+        if trace.slope == 1.0:
+            S = torch.ones_like(Z)
+        else:
+            S = trace.slope + (1.0 - trace.slope) * certificate.derivatives[ell - 1].mT
+        leak.insert(0, float((G * (S * Z - activate(Z, trace.slope))).abs().sum()))
+        activations.insert(0, G)
+        back.insert(0, S * G)
+    return Pulls(back, activations, leak)
 
 
 def ridge_given(subject: Subject) -> Hypothesis:
     """Its λ, without which there is no loss to speak of."""
-    return Hypothesis.of("ridge > 0 given", bool(subject.ridge), "" if subject.ridge else "ridge not given")
+    given = bool(subject.ridge) and subject.Y is not None
+    return Hypothesis.of("ridge > 0 given", given or None, "", supply="" if given else TRAINING)
 
 
 def least_squares_minimum() -> Subject:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import fnmatch
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import _html
-from isthmus._checks import as_matrix, check_choice, check_number, fail
+from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus._progress import ProgressFactory, silent
-from isthmus.claims._base import CLAIMS, Claim, Hypothesis, Subject, Verdict
-from isthmus.networks import Network, from_torch
+from isthmus.claims._base import (
+    CAUSES,
+    CLAIMS,
+    KNOWN,
+    STATUSES,
+    Claim,
+    Hypothesis,
+    Subject,
+    Verdict,
+    network_kind,
+    unmet,
+)
+from isthmus.claims._evidence import points_of
+from isthmus.measures import parameter_norms
+from isthmus.networks import FullyConnected, LeakyResNet, Network, from_torch
 from isthmus.objective import LOSSES, class_indices
 
 if TYPE_CHECKING:
@@ -26,7 +40,10 @@ if TYPE_CHECKING:
 
 
 #: Raised when a field of the JSON changes its meaning or goes.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+#: Distances from an isometry up to which layers are counted: the least at which half of them are, or the last.
+ISOMETRY = (0.05, 0.1, 0.2, 0.5)
 
 #: What evaluating a claim may raise because of its numbers; all else is a defect, and ends the run.
 NOT_COMPUTED = (
@@ -39,10 +56,20 @@ NOT_COMPUTED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdicts(Sequence[Verdict]):
-    """What the claims said, in their order; ``about`` tells on what."""
+    """What the claims said, in their order.
+
+    Attributes
+    ----------
+    verdicts : tuple of Verdict
+    about : str
+        On what.
+    closing : str
+        What it comes to, in one sentence; empty where each claim was judged on its own sample.
+    """
 
     verdicts: tuple[Verdict, ...]
     about: str
+    closing: str = ""
 
     def __getitem__(self, key: int | str) -> Verdict:  # pyright: ignore[reportIncompatibleMethodOverride]
         """By position, or by the claim's id."""
@@ -62,29 +89,55 @@ class Verdicts(Sequence[Verdict]):
         return tuple(verdict.claim for verdict in self.verdicts if verdict.status == "fails")
 
     @property
+    def judged(self) -> tuple[Verdict, ...]:
+        """Of the claims that apply."""
+        return tuple(verdict for verdict in self.verdicts if verdict.status != "not applicable")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many claims have each status."""
+        return {status: sum(v.status == status for v in self.verdicts) for status in STATUSES}
+
+    @property
+    def silent(self) -> dict[str, dict[str, list[str]]]:
+        """The claims that do not apply: by cause, and then by what can be supplied, or else by the reason."""
+        groups: dict[str, dict[str, list[str]]] = {cause: {} for cause in CAUSES}
+        for verdict in self.verdicts:
+            if verdict.status == "not applicable":
+                groups[verdict.cause].setdefault(verdict.supply or verdict.reason, []).append(verdict.claim)
+        return {cause: found for cause, found in groups.items() if found}
+
+    @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        counts = {s: sum(v.status == s for v in self.verdicts) for s in ("holds", "fails", "not applicable")}
+        n = self.counts
         return (
-            f"Of {len(self)} claims {counts['holds']} hold, {counts['fails']} fail and {counts['not applicable']} are "
-            f"not applicable ({self.about})."
+            f"Of {len(self)} claims {n['holds']} hold, {n['holds trivially']} hold trivially, {n['fails']} fail and "
+            f"{n['not applicable']} are not applicable ({self.about})."
         )
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each claim."""
         import pandas as pd
 
+        names = (
+            "status",
+            "lhs",
+            "relation",
+            "rhs",
+            "slack",
+            "tolerance",
+            "margin",
+            "where",
+            "reason",
+            "cause",
+            "supply",
+        )
         rows = [
             {
                 "claim": v.claim,
-                "status": v.status,
-                "lhs": v.lhs,
-                "relation": v.relation,
-                "rhs": v.rhs,
-                "slack": v.slack,
-                "tolerance": v.tolerance,
-                "where": v.where,
-                "reason": v.reason,
+                "title": CLAIMS[v.claim].title,
+                **{name: getattr(v, name) for name in names},
                 "statement": CLAIMS[v.claim].statement,
             }
             for v in self.verdicts
@@ -98,6 +151,9 @@ class Verdicts(Sequence[Verdict]):
             "version": SCHEMA_VERSION,
             "about": self.about,
             "sentence": self.sentence,
+            "closing": self.closing,
+            "counts": self.counts,
+            "not_applicable": self.silent,
             "verdicts": [{**v.to_dict(), **CLAIMS[v.claim].to_dict()} for v in self.verdicts],
         }
 
@@ -107,24 +163,48 @@ class Verdicts(Sequence[Verdict]):
 
     def __repr__(self) -> str:
         lines = [self.sentence]
-        for v in self.verdicts:
-            sides = f"{v.lhs:.4g} {v.relation} {v.rhs:.4g}, slack {v.slack:.2g}" if v.status != "not applicable" else ""
-            lines.append(f"  {v.claim:10} {v.status:15} {sides}{v.reason if v.status != 'holds' else ''}")
-        return "\n".join(lines)
+        for v in self.judged:
+            sides = f"{v.lhs:.4g} {v.relation} {v.rhs:.4g}, margin {v.margin:.2g}"
+            lines.append(f"  {v.claim:10} {v.status:15} {CLAIMS[v.claim].title}: {sides} {v.reason}".rstrip())
+        for cause, found in self.silent.items():
+            lines.append(f"  {CAUSES[cause]}: {shortened([one for ids in found.values() for one in ids])}")
+        return "\n".join([*lines, *([self.closing] if self.closing else [])])
 
     def _repr_html_(self) -> str:
         rows = [
             [
                 _html.badge(v.status),
-                _html.name(v.claim),
+                f"{_html.name(v.claim)}: {_html.told(CLAIMS[v.claim].title)}",
                 f"{_html.number(v.lhs)} {v.relation} {_html.number(v.rhs)}",
-                _html.number(v.slack),
+                _html.number(v.margin),
                 _html.told(v.reason or CLAIMS[v.claim].statement),
             ]
-            for v in self.verdicts
+            for v in self.judged
         ]
-        header = ["verdict", "claim", "both sides", "slack", "statement, or why not"]
-        return _html.card(_html.heading(_html.told(self.sentence)), _html.table(header, rows))
+        header = ["verdict", "claim", "both sides", "margin", "statement, or what is wrong"]
+        rest = [
+            f"{CAUSES[cause]}{' ' + what if cause == 'supply' else ''}: {shortened(ids)}"
+            for cause, found in self.silent.items()
+            for what, ids in (found.items() if cause == "supply" else [("", sum(found.values(), []))])
+        ]
+        parts = [_html.heading(_html.told(self.sentence)), _html.table(header, rows), _html.items(rest)]
+        return _html.card(*parts, f"<div>{_html.told(self.closing)}</div>")
+
+
+def shortened(ids: Sequence[str]) -> str:
+    """Ids in words, runs of a paper as one: "C-rank-2, C-ham-1 … 9"."""
+    runs: list[tuple[str, list[int]]] = []
+    for one in ids:
+        prefix, number = one.rsplit("-", 1)
+        if runs and runs[-1][0] == prefix and runs[-1][1][-1] + 1 == int(number):
+            runs[-1][1].append(int(number))
+        else:
+            runs.append((prefix, [int(number)]))
+    texts = [
+        [f"{prefix}-{numbers[0]} … {numbers[-1]}"] if len(numbers) > 2 else [f"{prefix}-{n}" for n in numbers]
+        for prefix, numbers in runs
+    ]
+    return ", ".join(text for one in texts for text in one)
 
 
 def chosen(who: str, claims: str | Sequence[str] | None) -> list[Claim]:
@@ -143,10 +223,15 @@ def verify(
     *,
     ridge: float | None = None,
     loss: str = "mse",
+    known: Mapping[str, Any] | None = None,
+    k: int | None = None,
     claims: str | Sequence[str] | None = None,
     progress: ProgressFactory = silent,
 ) -> Verdicts:
-    """Evaluate the theorems on a network: both sides of each, its hypotheses checked, its slack.
+    """Evaluate the theorems on a network: both sides of each, its hypotheses checked, and the margin that is left.
+
+    Where a theorem is about any data and all of them would take too long, or are too ill conditioned to tell, rows are
+    drawn from ``X`` with a seed, and the verdict says so.
 
     Parameters
     ----------
@@ -159,6 +244,12 @@ def verify(
     ridge : float, optional
         In this library's convention (``isthmus.ridge_from``).
     loss : {"mse", "cross_entropy"}
+    known : mapping, optional
+        What only you know: the true function (``"truth"``), the noise of ``Y`` (``"noise"``), a group that leaves f as
+        it is (``"action"``, ``"quotient_dimension"``), a family of networks (``"family"``) …; a verdict with the cause
+        "supply" names what it needs. Under the id of a claim, a mapping for that claim alone.
+    k : int, optional
+        Rank at which bounds with k are judged; every k up to the rank of the Jacobians unless given.
     claims : str or sequence of str, optional
         Ids or globs, ``"C-bn-*"``; all unless given.
     progress : callable, optional
@@ -171,8 +262,63 @@ def verify(
     # With as few layers as its function needs, and as it is where nothing is known of its layers.
     chain = copy.deepcopy(net.simplified()) if isinstance(net, Network) else from_torch(net)
     inputs = as_matrix(who, "X", X, columns=chain.columns())
-    subject = Subject(chain.requires_grad_(False).double(), inputs, _targets(who, Y, inputs, loss), ridge, loss)
-    return _run(chosen(who, claims), lambda _: subject, f"{chain.about()}, {len(inputs)} samples", progress)
+    if k is not None:
+        check_integer(who, "k", k, low=1)
+    for name in known or {}:
+        check_choice(who, "known", name, (*KNOWN, *CLAIMS))
+    own = {name: value for name, value in (known or {}).items() if name in KNOWN}
+    own |= {} if k is None else {"k": k}
+    subject = Subject(chain.requires_grad_(False).double(), inputs, _targets(who, Y, inputs, loss), ridge, loss, own)
+    alone = {one: subject.replace(known={**own, **value}) for one, value in (known or {}).items() if one in CLAIMS}
+    about = f"{chain.about()}, {len(inputs)} samples"
+    found = _run(chosen(who, claims), lambda one: alone.get(one.id, subject), about, progress)
+    return replace(found, closing=in_words(subject))
+
+
+def in_words(subject: Subject) -> str:
+    """What the network is near to: its norm beside that of its rank, its layers beside isometries, its Hamiltonian."""
+    judge = {FullyConnected.kind: _of_layers, LeakyResNet.kind: _of_a_path}.get(network_kind(subject.net))
+    try:
+        return judge(subject) if judge is not None else ""
+    except NOT_COMPUTED as error:
+        return f"Its norm is not compared ({type(error).__name__})."
+
+
+def _of_layers(subject: Subject) -> str:
+    """How far ‖θ‖² is above kL + 2 log(s_1 … s_k), k as given or of the largest bound, and how many are isometries."""
+    from isthmus.claims.bottleneck2023._jacobian_bounds import layer_distances
+
+    found, norms = points_of(subject, points=4), parameter_norms(subject.net)
+    L, total, asked = len(norms.weights), norms.total, subject.known.get("k")
+    if len(found.index) == 0 or int(found.ranks.max()) == 0:
+        return "Its Jacobians vanish, or are not known: no rank to compare its norm with."
+    logs = found.log_products
+    bounds = torch.arange(1, logs.shape[1] + 1, dtype=torch.float64) * L + 2 * logs
+    if asked is not None and asked <= logs.shape[1]:
+        bounds = torch.where(torch.arange(1, logs.shape[1] + 1) == asked, bounds, torch.full_like(bounds, -math.inf))
+    row, column = divmod(int(bounds.argmax()), bounds.shape[1])
+    k, bound = column + 1, float(bounds[row, column])
+    if not bound > 0.0:
+        return f"Its norm {total:.3g} has no positive bound of rank {k} to be compared with."
+    excess = total / bound - 1.0
+    near = f"within {excess:.0%} of" if excess < 1.0 else f"{excess + 1:.1f} times"
+    size = f"Its norm is {near} the least of a rank-{k} network with these Jacobians"
+    distances = layer_distances(found, row, k).sqrt()
+    counts = {reach: int((distances <= reach).sum()) for reach in ISOMETRY}
+    reach = next((reach for reach, count in counts.items() if 2 * count >= L), ISOMETRY[-1])
+    return f"{size}; {counts[reach]} of {L} layers are isometries of rank {k} to {reach:g}."
+
+
+def _of_a_path(subject: Subject) -> str:
+    from isthmus.claims.hamiltonian2024._flow import drift, path_of
+
+    path, hypotheses = path_of(subject)
+    if path is None:
+        return f"It is not known to be on a Hamiltonian flow: {unmet(hypotheses)}."
+    H = path.hamiltonians()
+    rank = -2.0 / path.L_tilde * float(torch.tensor(H, dtype=torch.float64).median())
+    flow = f"It is on a Hamiltonian flow (residual {path.residual:.1g})"
+    return f"{flow}: −(2/L̃)𝓗 is {rank:.3g}, constant to {drift(H):.0%}."
 
 
 def verify_samples(claims: str | Sequence[str] | None = None, *, progress: ProgressFactory = silent) -> Verdicts:
@@ -194,8 +340,9 @@ def _run(
                 named = isinstance(error, IsthmusError)
                 why = str(error) if named else f"not computed ({type(error).__name__}: {error})"
                 failed = Hypothesis("can be evaluated", "not known", why)
-                nan = float("nan")
-                verdicts.append(Verdict(one.id, "not applicable", nan, nan, "=", nan, nan, (failed,), reason=why))
+                sides = (math.nan, math.nan, "=", math.nan, math.nan)
+                verdict = Verdict(one.id, "not applicable", *sides, (failed,), reason=why, cause="numerical")
+                verdicts.append(verdict)
             bar.advance(1)
     return Verdicts(tuple(verdicts), about)
 

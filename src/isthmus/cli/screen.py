@@ -23,6 +23,7 @@ COLOURS = {
     "trivial": "cyan",
     "given": "cyan",
     "holds": "green",
+    "holds trivially": "cyan",
     "none": "cyan",
     "conserved": "green",
     "not yet critical": "yellow",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -17,7 +17,7 @@ from isthmus.cli.screen import COLOURS, console, print_json, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
 
 if TYPE_CHECKING:
-    from isthmus.claims import Claim, Verdict, Verdicts
+    from isthmus.claims import Claim, Verdicts
 
 _WHO = "verify"
 
@@ -37,6 +37,14 @@ def verify_command(
         float | None, typer.Option(metavar="λ", help="Weight decay of the training: for claims about minimisers.")
     ] = None,
     loss: Annotated[Loss, typer.Option(help="Of the targets.")] = Loss.mse,
+    k: Annotated[int | None, typer.Option("--k", metavar="K", help="Rank at which bounds with k are judged.")] = None,
+    known: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="What only you know, such as noise=0.1, tangents=T.npy or f=net.safetensors; may be repeated.",
+        ),
+    ] = None,
     claim: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only these claims; an id or a glob, may be repeated.")
     ] = None,
@@ -46,7 +54,7 @@ def verify_command(
     list_: Annotated[bool, typer.Option("--list", help="List the claims and what they assume.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Do the theorems hold? Both sides of each, its hypotheses checked, and how much room is left.
+    """Do the theorems hold? Both sides of each, its hypotheses checked, and the margin that is left.
 
     A claim whose hypotheses are not met says nothing: "not applicable", and why. Exit code 1 if one fails.
     """
@@ -63,6 +71,8 @@ def verify_command(
         return
     if (model is None) != (data is None):
         raise typer.BadParameter("MODEL and --data go together; without both each claim runs on its own sample")
+    if model is None and (known or k is not None):
+        raise typer.BadParameter("--known and --k are about MODEL; without it each claim runs on its own sample")
     read = {"MODEL": None if model is None else file_of(model), "--data": data, "--y": y}
     check_paths(read, {"--out": out})
     check_page("--out", out)
@@ -73,7 +83,8 @@ def verify_command(
         else:
             saved = saved_object(_WHO, model)
             X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
-            found = verify(layers_of(saved), X, targets, ridge=ridge, loss=loss.value, claims=claim, progress=progress)
+            options = {"ridge": ridge, "loss": loss.value, "known": _known(known or []), "k": k}
+            found = verify(layers_of(saved), X, targets, **options, claims=claim, progress=progress)
     if out is not None:
         from isthmus.report import save_report
 
@@ -88,32 +99,75 @@ def verify_command(
         raise typer.Exit(UNDETERMINED)
 
 
+def _known(given: list[str]) -> dict[str, Any]:
+    """NAME=VALUE as Python values: numbers, true and false, arrays of NPY files, networks of isthmus.save, or words."""
+    import numpy as np
+    import torch
+
+    values: dict[str, Any] = {}
+    for one in given:
+        name, equals, text_ = one.partition("=")
+        if not equals or not name or not text_:
+            raise typer.BadParameter(f"--known must be NAME=VALUE, such as noise=0.1: {one!r}")
+        path = Path(text_)
+        if path.suffix == ".npy":
+            try:
+                values[name] = torch.from_numpy(np.load(path, allow_pickle=False))
+            except (OSError, ValueError) as error:
+                raise typer.BadParameter(f"--known {name}: {path} cannot be read as an array ({error})") from None
+        elif path.suffix == ".safetensors":
+            values[name] = saved_object(_WHO, path)
+        elif text_ in ("true", "false"):
+            values[name] = text_ == "true"
+        else:
+            values[name] = _number(text_)
+    return values
+
+
+def _number(text_: str) -> Any:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text_)
+    return text_
+
+
 def _print_claims(claims: list[Claim]) -> None:
-    rows = table("claim", "statement", "assumes", "source")
+    rows = table("claim", "in words", "statement", "assumes", "source")
     for one in claims:
-        rows.add_row(*map(text, (one.id, one.statement, "; ".join(one.hypotheses), f"{one.paper} {one.where}")))
+        source = f"{one.paper} {one.where}"
+        rows.add_row(*map(text, (one.id, one.title, one.statement, "; ".join(one.hypotheses), source)))
     console().print(rows)
 
 
 def print_verdicts(found: Verdicts) -> None:
-    """Show what the claims said."""
+    """Show what the claims said: those that apply with both sides, the others by cause, and what it comes to."""
+    from isthmus.claims._base import CAUSES, CLAIMS
+    from isthmus.claims._verify import shortened
+
     out = console()
     out.print(text(found.sentence, "bold"))
-    out.print()
-    rows = table("claim", "verdict", "both sides", "slack", "where, or why not")
-    for verdict in found:
-        colour = COLOURS.get(verdict.status, "dim")
-        last = verdict.where if verdict.status == "holds" else verdict.reason
-        sides = text(_sides(verdict))
-        rows.add_row(text(verdict.claim), Text(verdict.status, colour), sides, text(_slack(verdict)), text(last))
-    out.print(rows)
-    said = "slack: room on the good side, relative to the larger side; below −tolerance a claim fails"
-    out.print(text(said), style="dim")
-
-
-def _sides(verdict: Verdict) -> str:
-    return "" if verdict.status == "not applicable" else f"{verdict.lhs:.4g} {verdict.relation} {verdict.rhs:.4g}"
-
-
-def _slack(verdict: Verdict) -> str:
-    return "" if verdict.status == "not applicable" else f"{verdict.slack:.2g}"
+    if found.judged:
+        out.print()
+        rows = table("claim", "in words", "verdict", "both sides", "margin")
+        for verdict in found.judged:
+            colour = COLOURS.get(verdict.status, "dim")
+            sides = text(f"{verdict.lhs:.4g} {verdict.relation} {verdict.rhs:.4g}")
+            words = text(CLAIMS[verdict.claim].title)
+            rows.add_row(text(verdict.claim), words, Text(verdict.status, colour), sides, text(f"{verdict.margin:.2g}"))
+        out.print(rows)
+        said = "margin: how far the sides could still move until the claim fails, relative to the larger side"
+        out.print(text(said), style="dim")
+    for verdict in found.judged:
+        if verdict.status == "fails":
+            out.print(text(f"{verdict.claim} fails at {verdict.where or 'its place'}: {verdict.reason}", "bold red"))
+    for cause, groups in found.silent.items():
+        out.print()
+        out.print(text(f"{CAUSES[cause]}:", "bold"))
+        if cause == "kind":
+            out.print(text(f"  {shortened([one for ids in groups.values() for one in ids])}"))
+            continue
+        for what, ids in groups.items():
+            out.print(text(f"  {shortened(ids)}: {what}"))
+    if found.closing:
+        out.print()
+        out.print(text(found.closing, "bold"))

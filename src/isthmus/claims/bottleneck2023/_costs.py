@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
+from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding, unmet
 from isthmus.claims._evidence import Points, bare_network, gaussian_inputs, is_linear, points_of, random_subject
+from isthmus.claims.rank2023._families import deepened
 from isthmus.constructions import Construction, compose, linear_network, parallel, positive_linear_network
 from isthmus.linalg import rank_tolerance, svd
 from isthmus.measures import diagonal_cost, diagonal_expansion, parameter_norms
@@ -95,20 +96,26 @@ def function_pairs(subject: Subject, joins: Sequence[str] = JOINS) -> tuple[list
         pair = Pair(copy.deepcopy(f).double(), copy.deepcopy(g).double(), join, join)
         return [pair] if met else [], Hypothesis.of(name, met, f"known['join'] is {join}")
     net = subject.net
-    if is_linear(net) and net.depth > 1 and "f∘g" in joins:
+    if net.depth > 1 and "f∘g" in joins and (is_linear(net) or net.slope == 0.0):
         number = min(net.depth - 1, CUTS) if max(net.dims) <= WIDE else 1
         layers = torch.linspace(0, net.depth, number + 2).round().long().unique().tolist()[1:-1]
-        cut = [
-            Pair(
-                FullyConnected.from_weights(net.Ws[ell:], slope=1.0),
-                FullyConnected.from_weights(net.Ws[:ell], slope=1.0),
-                "f∘g",
-                f"cut after layer {ell}",
-            )
-            for ell in layers
-        ]
-        return cut, Hypothesis.of(name, True, "a linear network, cut in two")
-    return [], Hypothesis.of(name, None, "needs two functions: known['f'], known['g']")
+        cut = [Pair(*_halves(net, ell), "f∘g", f"cut after layer {ell}") for ell in layers]
+        return cut, Hypothesis.of(name, True, "the network, cut in two")
+    return [], Hypothesis.of(name, None, "needs two functions", supply="known['f'], known['g']")
+
+
+def _halves(net: FullyConnected, ell: int) -> tuple[FullyConnected, FullyConnected]:
+    """Networks f, g with f∘g the network: of a ReLU network g ends on identities behind σ(α̃_ℓ), so that σ(g) = g."""
+    Ws, bs = [W.detach() for W in net.Ws], [b.detach() for b in net.bs]
+    first, shifts = Ws[:ell], bs[:ell]
+    if net.slope != 1.0:
+        first = [*first, torch.eye(net.dims[ell], dtype=Ws[0].dtype)]
+        shifts = [*shifts, torch.zeros(net.dims[ell], dtype=Ws[0].dtype)]
+    made = []
+    for weights, biases in ((Ws[ell:], bs[ell:]), (first, shifts)):
+        one = FullyConnected.from_weights(weights, biases if bs else None, slope=net.slope, bias=net.bias)
+        made.append(one.requires_grad_(False))
+    return made[0], made[1]
 
 
 def _plain(net: object) -> FullyConnected | None:
@@ -144,25 +151,40 @@ def composed_pair() -> Subject:
 def subadditivity(check: Check, subject: Subject) -> None:
     """R(join) ≤ ‖θ_f‖² + ‖θ_g‖², with a network that shows it and a lower bound that could break it.
 
-    ``known["f"]``, ``known["g"]`` are networks or constructions, ``known["join"]`` is "f∘g" or "f+g". Linear networks
-    are judged by their exact costs, R1 included, and a linear network alone is cut in two. For others R(join) lies
-    between L·Σs_i(J)^{2/L} at the samples and the norm of the network put together, and both are compared.
+    ``known["f"]``, ``known["g"]`` are networks or constructions, ``known["join"]`` is "f∘g" or "f+g"; without them a
+    linear or ReLU network is cut in two. Linear networks are judged by their exact costs, R1 included. For others
+    R(join) lies between L·Σs_i(J)^{2/L} at the samples and the norm of the network put together.
     """
     pairs, given = function_pairs(subject)
-    places = []
-    joinable, ranks = [Hypothesis.of(_JOINABLE, None)], [Hypothesis.of(_RANKS, None)]
+    costs, terms, made, least = [], [], [], []
+    joinable, ranks = [Hypothesis.of(_JOINABLE, None)], [Hypothesis.of(_RANKS, None, "R1 of linear networks only")]
     for pair in pairs:
         joinable.append(_can_be_joined(pair, subject.X))
         if joinable[-1].status != "met":
             continue
-        rank, sides = _linear_sides(pair) if pair.linear else _bounds(pair, subject.X)
-        ranks.append(rank)
-        if rank.status == "met":
-            places += [(left, right, pair.name) for left, right in sides]
+        if pair.linear:
+            rank, cost, term = _linear_sides(pair)
+            ranks.append(rank)
+            costs += [(*cost, pair.name)] if cost else []
+            terms += [(*term, pair.name)] if rank.status == "met" and term else []
+        else:
+            norms, bounds = _bounds(pair, subject.X)
+            made.append((*norms, pair.name))
+            least += [(*sides, pair.name) for sides in bounds]
     check.add(given, first_met(joinable), first_met(ranks))
+    if not pairs or first_met(joinable).status != "met":
+        check.not_applicable("; ".join(unmet([h]) for h in (given, first_met(joinable)) if h.status != "met"))
     nets = [subject.net, *(net for pair in pairs for net in (pair.f, pair.g))]
-    tolerance = max(map(rounding, nets)) + (TRUSTED if any(pair.linear for pair in pairs) else 0.0)
-    check.each(places, "≤", tolerance=tolerance)
+    tolerance, needs = max(map(rounding, nets)), ("two functions", _JOINABLE)
+    exact = tolerance + TRUSTED
+    check.each(terms, "≤", tolerance=exact, part="R1", assuming=(*needs, _RANKS))
+    if costs:
+        check.each(costs, "≤", tolerance=exact, part="R, exactly", assuming=needs)
+    if least:
+        check.each(least, "≤", tolerance=tolerance, part="L·Σs^(2/L) of the join", assuming=needs)
+    if made:
+        built = "by construction: the network put together has the norm of both"
+        check.each(made, "≤", tolerance=tolerance, part="the network put together", assuming=needs, trivial=built)
 
 
 def first_met(found: Sequence[Hypothesis]) -> Hypothesis:
@@ -189,34 +211,26 @@ def _can_be_joined(pair: Pair, X: Tensor) -> Hypothesis:
     return Hypothesis.of(_JOINABLE, overlap <= 0.0, f"⟨b_L^f, b_L^g⟩ = {overlap:.3g}")
 
 
-def _linear_sides(pair: Pair) -> tuple[Hypothesis, list[tuple[float, float]]]:
+def _linear_sides(pair: Pair) -> tuple[Hypothesis, tuple[float, float] | None, tuple[float, float] | None]:
     """Both sides of R and of kL + R1, exactly."""
     whole, f, g = linear_values(pair)
     if whole is None or f is None or g is None:
-        return Hypothesis.of(_RANKS, None, "singular values at the level of rounding"), []
+        return Hypothesis.of(_RANKS, None, "singular values at the level of rounding"), None, None
     met = len(whole) == len(f) == len(g) if pair.join == "f∘g" else len(whole) == len(f) + len(g)
     rank = Hypothesis.of(_RANKS, met, f"ranks {len(f)} and {len(g)}, joined {len(whole)}")
     L = pair.f.depth + pair.g.depth if pair.join == "f∘g" else pair.f.depth
     parts = ((f, pair.f.depth), (g, pair.g.depth))
     costs = diagonal_cost(whole, L), sum(diagonal_cost(s, depth) for s, depth in parts)
     terms = diagonal_expansion(whole).at(L, 2), sum(diagonal_expansion(s).at(depth, 2) for s, depth in parts)
-    return rank, [costs, terms]
+    return rank, costs, terms
 
 
-def _bounds(pair: Pair, X: Tensor) -> tuple[Hypothesis, list[tuple[float, float]]]:
-    """The norm of the network put together, and the largest lower bound L·Σs^{2/L} of its function.
-
-    R0 of the join is at least the rank of its Jacobians, R0 of f and g at most their narrowest layers.
-    """
+def _bounds(pair: Pair, X: Tensor) -> tuple[tuple[float, float], list[tuple[float, float]]]:
+    """The norm of the network put together, and lower bounds L·Σs^{2/L} of its function, against ‖θ_f‖² + ‖θ_g‖²."""
     joined = pair.joined.network
-    found = points_of(Subject(joined, X))
-    low = int(found.ranks.max()) if len(found.ranks) else 0
-    r, s = min(pair.f.dims), min(pair.g.dims)
-    met = r == s == low if pair.join == "f∘g" else r + s == low
-    rank = Hypothesis.of(_RANKS, True if met else None, f"narrowest layers {r} and {s}, Jacobian of the join {low}")
-    sums = found.powers(2 / joined.depth).sum(1)
+    sums = points_of(Subject(joined, X)).powers(2 / joined.depth).sum(1)
     both = parameter_norms(pair.f).total + parameter_norms(pair.g).total
-    return rank, [(parameter_norms(joined).total, both), *((joined.depth * float(value), both) for value in sums)]
+    return (parameter_norms(joined).total, both), [(joined.depth * float(value), both) for value in sums]
 
 
 # ---- Functions whose representation cost is known: linear maps (bottleneck2023 §3, Thm 3(3))
@@ -225,8 +239,9 @@ def _bounds(pair: Pair, X: Tensor) -> tuple[Hypothesis, list[tuple[float, float]
 #: Samples up to which an isometry into an orthant is searched for, and among which two at more than 90° are.
 SEARCHED, PAIRED = 40, 2000
 
-#: Width up to which networks of hundreds of layers are written down, and s_1/s_k up to which 1/L is small for them.
-WIDEST, SPREAD = 200, 50.0
+#: Width up to which networks of hundreds of layers are written down, s_1/s_k and |log s| up to which the terms
+#: (log s/L)^j of their norms fall fast enough for a fit.
+WIDEST, SPREAD, LARGEST_LOG = 200, 50.0, 6.0
 
 
 @torch.no_grad()
@@ -307,7 +322,8 @@ def costs_of_linear_maps(check: Check, subject: Subject) -> None:
     if A is None:
         check.not_applicable()
     if max(A.shape) > WIDEST:
-        check.not_applicable(f"wider than {WIDEST}: networks of {DEPTHS[-1]} layers are not written down")
+        why = f"wider than {WIDEST}: networks of {DEPTHS[-1]} layers are not written down"
+        check.not_applicable(why, cause="numerical")
     _, s, Vh = svd(A)
     values = nonzero_values(A, float(rank_tolerance(s, (len(A), A.shape[1]))))
     k = 0 if values is None else len(values)
@@ -317,14 +333,14 @@ def costs_of_linear_maps(check: Check, subject: Subject) -> None:
     positive, families = _families(subject, A, Vh[:k])
     check.add(positive)
     check.require()
-    spread = float(values[0] / values[-1])
-    if spread > SPREAD:
-        check.not_applicable(f"singular values spread by {spread:.3g}: no fit at depths up to {DEPTHS[-1]}")
+    if float(values[0]) > SPREAD * float(values[-1]) or float(values.log().abs().max()) > LARGEST_LOG:
+        why = f"singular values from {float(values[-1]):.3g} to {float(values[0]):.3g}: no fit up to depth {DEPTHS[-1]}"
+        check.not_applicable(why, cause="numerical")
     exact = diagonal_expansion(values)
     fitted: list[tuple[Estimate, float, str]] = []
     for name, build, with_R2 in families:
         if not _computes(build(DEPTHS[0]), A, subject.X):
-            check.not_applicable(f"the {name} does not compute Ax")
+            check.not_applicable(f"the {name} does not compute Ax", cause="numerical")
         norms = [parameter_norms(build(depth)).total for depth in DEPTHS]
         fit = estimate_costs(DEPTHS, norms, confidence=CONFIDENCE)
         fitted += [(fit.R1, exact.R1, f"R1, {name}"), (fit.R2, exact.R2, f"R2, {name}")][: 2 if with_R2 else 1]
@@ -429,7 +445,8 @@ def second_correction_of_compositions(check: Check, subject: Subject) -> None:
         if whole.R0 == f.R0 == g.R0 and _equal(whole.R1, f.R1 + g.R1):
             places.append((_root(whole.R2), _root(f.R2) + _root(g.R2), pair.name))
     check.add(given)
-    check.assume("linear networks", bool(linear) if pairs else None, "R2 of others has no formula")
+    wanted = "" if pairs else "known['f'], known['g']"
+    check.assume("linear networks", bool(linear) if pairs else None, "R2 of others has no formula", supply=wanted)
     check.assume("R0 equal and R1 additive", bool(places) if linear else None, said)
     check.each(places, "≤", tolerance=TRUSTED)
 
@@ -473,30 +490,41 @@ def second_correction_of_sums(check: Check, subject: Subject) -> None:
     """
     family = _family(subject)
     if family is None:
-        check.not_applicable("needs networks of one function at five depths: known['family']")
-    depths, fit, (shallow, deep) = family
+        check.not_applicable("needs networks of one function at five depths", supply="known['family']")
+    depths, fit, (shallow, deep), made = family
     move = _movement(shallow, deep, subject.X)
     sums, additive = _sums(subject)
     check.assume(_FAMILY, True, f"depths {depths[0]} to {depths[-1]}")
     check.assume(_LIMIT, move <= 0.05, f"the kernel at half depth still moves by {move:.2g} of itself")
     check.add(additive)
     check.compare(
-        [0.0, *sums[:1]],
+        0.0,
         "≤",
-        [fit.R2.high, *sums[1:]],
+        fit.R2.high,
         tolerance=10 * TRUSTED,
-        where=("R2 fitted over depths, upper end of its interval", "R2 of the sum"),
+        # That a number is not negative: the norms themselves are the measure of how negative it could have been.
+        scale=abs(fit.R1.value) + abs(fit.R2.value) + 1.0,
+        part="R2 ≥ 0",
+        where="fitted over depths, upper end of its interval",
         details={"R2 fitted, low, high": [fit.R2.value, fit.R2.low, fit.R2.high]},
+        assuming=(_FAMILY, _LIMIT),
+        trivial=made,
     )
+    if sums:
+        check.compare(sums[0], "≤", sums[1], tolerance=10 * TRUSTED, part="R2 of the sum", assuming=(_ADDITIVE,))
 
 
-def _family(subject: Subject) -> tuple[list[int], CostEstimate, tuple[FullyConnected, FullyConnected]] | None:
-    """Depths, costs fitted over them, and two networks whose representations can be compared."""
-    given = subject.known.get("family")
+def _family(
+    subject: Subject,
+) -> tuple[list[int], CostEstimate, tuple[FullyConnected, FullyConnected], str] | None:
+    """Depths, costs fitted over them, two networks whose representations can be compared, and why it is trivial."""
+    given, made = subject.family(Construction, FullyConnected), ""
+    if given is None and not is_linear(subject.net):
+        given, made = deepened(subject.net), "by construction: identity layers were put behind the narrowest layer"
     if given is not None and len({one.depth for one in given}) >= 5:
         nets = sorted((bare_network(one) for one in given), key=lambda net: net.depth)
         depths, norms = [net.depth for net in nets], [parameter_norms(net).total for net in nets]
-        return depths, estimate_costs(depths, norms, confidence=CONFIDENCE), (nets[-2], nets[-1])
+        return depths, estimate_costs(depths, norms, confidence=CONFIDENCE), (nets[-2], nets[-1]), made
     if given is not None or not is_linear(subject.net):
         return None
     A, error = matrix_product(subject.net)
@@ -505,13 +533,13 @@ def _family(subject: Subject) -> tuple[list[int], CostEstimate, tuple[FullyConne
         return None
     # The norms of these networks have a closed form; a few layers show that half depth is the same in all of them.
     fit = estimate_costs(DEPTHS, [diagonal_cost(s, depth) for depth in DEPTHS], confidence=CONFIDENCE)
-    return list(DEPTHS), fit, (linear_network(A, 8).network, linear_network(A, 16).network)
+    return list(DEPTHS), fit, (linear_network(A, 8).network, linear_network(A, 16).network), ""
 
 
 @torch.no_grad()
 def _movement(shallow: FullyConnected, deep: FullyConnected, X: Tensor) -> float:
     """‖K − K'‖/‖K'‖ of the kernels at half depth of two networks, on at most 200 samples."""
-    one, other = (net.trace(X[:200]).Z(net.depth // 2) for net in (shallow, deep))
+    one, other = (net.trace(X[:200]).Z_sigma(net.depth // 2) for net in (shallow, deep))
     K = other.mT @ other
     return float((one.mT @ one - K).norm() / K.norm().clamp_min(1e-300))
 
@@ -562,7 +590,8 @@ def cost_splits_at_layers(check: Check, subject: Subject) -> None:
     L, total = len(norms.weights), norms.total
     if L < 2 or not torch.allclose(norms.layers, norms.weights[0].expand(L), rtol=1e-6):
         # Equal layers without biases are needed for the bound, and cheap to see.
-        check.not_applicable("one layer, or layers of different norm: not known to be of least norm")
+        check.assume(_LEAST, False, "one layer, or layers of different norm")
+        check.not_applicable()
     found = points_of(subject, points=4)
     check.add(found.kink_hypothesis)
     check.require()
@@ -571,7 +600,8 @@ def cost_splits_at_layers(check: Check, subject: Subject) -> None:
     check.add(_least(subject, L * float(sums[row]), total))
     check.require()
     rhs = _split_costs(found, row, subject.known.get("Ws", found.trace.Ws))
-    check.compare(total, "=", rhs, tolerance=rounding(subject.net) + TRUSTED, where=lambda i: f"layer {i + 1}")
+    tolerance = rounding(subject.net) + TRUSTED + found.log_error
+    check.compare(total, "=", rhs, tolerance=tolerance, where=lambda i: f"layer {i + 1}")
 
 
 def _least(subject: Subject, bound: float, total: float) -> Hypothesis:
@@ -589,7 +619,9 @@ def _split_costs(found: Points, row: int, Ws: tuple[Tensor, ...]) -> list[float]
     for ell in range(1, L):
         below = Ws[ell - 1] @ inward
         inward = found.trace.derivative(ell)[row][:, None] * below
-        onward = J @ torch.linalg.pinv(inward, rtol=1e-12)
+        # At the rank of Jf: what is beyond it in the layers between is rounding, or lost on f.
+        U, s, Vh = torch.linalg.svd(inward, full_matrices=False)
+        onward = (J @ Vh[:k].mT / s[:k]) @ U[:, :k].mT
         parts = ((torch.linalg.svdvals(M)[:k], n) for M, n in ((below, ell), (onward, L - ell)))
         costs.append(sum(n * float(s.pow(2 / n).sum()) for s, n in parts))
     return costs

@@ -21,7 +21,7 @@ from isthmus.claims._evidence import (
     relu_random_net,
     seeded,
 )
-from isthmus.constructions import divergent, rank_one
+from isthmus.constructions import Construction, divergent, rank_one
 from isthmus.measures import ntk_trace, parameter_norms, top_eigenvalue
 from isthmus.networks import FullyConnected
 
@@ -103,7 +103,8 @@ def sharp_kernels(check: Check, subject: Subject) -> None:
     found = points_of(subject, points=6)
     check.add(_relu(subject), found.kink_hypothesis)
     L = found.trace.depth
-    places = []
+    check.require()
+    places, pairs = [], []
     for row in range(len(found.index)):
         sharpness = _sharpness_from_below if found.J[row].numel() > LARGE else _sharpness
         places.append((sharpness(found, row), L * float(found.s[row, 0].pow(2 - 2 / L)), found.name(row)))
@@ -114,12 +115,14 @@ def sharp_kernels(check: Check, subject: Subject) -> None:
         along = found.J[row] @ (gap / gap.norm())
         least = L / 4 * float(gap.square().sum() * along.norm().pow(2 - 2 / L))
         norm = max(_kernel_norm(found, row), _kernel_norm(found, other))
-        places.append((norm, least, f"between {found.name(row)} and {found.name(other)}"))
-    overflow = next((name for *sides, name in places if not all(map(math.isfinite, sides))), None)
+        pairs.append((norm, least, f"between {found.name(row)} and {found.name(other)}"))
+    overflow = next((name for *sides, name in (*places, *pairs) if not all(map(math.isfinite, sides))), None)
     if overflow is not None:
-        check.not_applicable(f"the kernel or its bound overflows float64 at {overflow}")
+        check.not_applicable(f"the kernel or its bound overflows float64 at {overflow}", cause="numerical")
     # Lanczos gives a lower bound of the eigenvalue, to 1e-6 of it.
-    check.each(places, "≥", tolerance=rounding(subject.net) + 1e-5)
+    tolerance = rounding(subject.net) + 1e-5
+    check.each(places, "≥", tolerance=tolerance, part="‖∂²Θ‖")
+    check.each(pairs, "≥", tolerance=tolerance, part="along a segment of one pattern", assuming=check.names)
 
 
 def _sharpness(found: Points, row: int) -> float:
@@ -268,7 +271,8 @@ def narrow_minima(check: Check, subject: Subject) -> None:
     fits: Sequence[Subject] | None = subject.known.get("fits")
     k_star = subject.known.get("k_star")
     if fits is None or k_star is None or len({len(fit.X) for fit in fits}) < 3:
-        check.not_applicable("needs fits for three N or more, and k*: known['fits'], known['k_star']")
+        wanted = "known['fits'], known['k_star'], known['independent']"
+        check.not_applicable("needs fits of rank 1 for three N or more, and k*", supply=wanted)
     errors = [_misfit(fit) for fit in fits]
     widths = [min(fit.net.dims) for fit in fits]
     shares = [sum(n == 1 for n in fit.net.dims) / len(fit.net.dims) for fit in fits]
@@ -340,9 +344,10 @@ def diverging_representations(check: Check, subject: Subject) -> None:
 
     ``known["exponent"]`` is γ. ``known["family"]`` puts other networks of f in the place of those of Example 20.
     """
-    gamma, given = subject.known.get("exponent"), subject.known.get("family")
+    gamma, given = subject.known.get("exponent"), subject.family(Construction, FullyConnected)
     if gamma is None or subject.X.shape[1] != 3:
-        check.not_applicable("is about networks of Example 20, on [0,1]³: needs known['exponent'], their γ")
+        about, cube = "is about the networks of Example 20, on [0,1]³", subject.net.dims[0] == subject.net.dims[-1] == 3
+        check.not_applicable(about, cause="" if cube else "kind", supply="known['exponent']" if cube else "")
     inside = check.assume(_EXPONENT, 0.5 < gamma < 1.0, f"γ = {gamma:g}")
     if given is None:
         given = [divergent(L, gamma) for L in DEPTHS] if inside else []
@@ -356,21 +361,27 @@ def diverging_representations(check: Check, subject: Subject) -> None:
     pair = _across_the_kink(X)
     check.require()
     if len(set(depths)) < 3 or len(pair) < 2:
-        check.not_applicable("needs three depths or more, and samples on both sides of the kink")
+        check.not_applicable("needs three depths or more, and samples on both sides of the kink", cause="network")
     excess = [parameter_norms(net).total - 3 * net.depth for net in family]
     scales = [max(float(a.abs().max()) for a in net.trace(X[-1:]).activations) for net in family]
     bounds = [_lipschitz_bound(net, pair) for net in family if net.depth <= LOOKED_AT]
     if not all(map(math.isfinite, bounds)):
-        check.not_applicable("a point of the pair is at a kink of some network")
+        check.not_applicable("a point of the pair is at a kink of some network", cause="numerical")
     if not _shows(*_trends(depths, *_example_20(np.array(depths, dtype=np.float64), gamma))):
-        check.not_applicable(f"depths {depths} do not show it at γ = {gamma:g}, not even by the formula of Example 20")
+        why = f"depths {depths} do not show it at γ = {gamma:g}, not even by the formula of Example 20"
+        check.not_applicable(why, cause="numerical")
     falls, grows = _trends(depths, excess, scales)
+    # Exponents are numbers of the order of 1.
+    ends = [falls.high + FLAT, FLAT - grows.low]
+    names = ["exponent of the excess", "exponent of the scale"]
+    check.compare(ends, "≤", 0.0, tolerance=0.0, scale=1.0, part="norms fall, representations grow", where=names)
     check.compare(
-        [falls.high + FLAT, FLAT - grows.low, *bounds],
+        bounds,
         "≤",
-        [0.0, 0.0, *excess[: len(bounds)]],
+        excess[: len(bounds)],
         tolerance=rounding(family[0]),
-        where=["exponent of the excess", "exponent of the scale", *(f"depth {L}" for L in depths)],
+        part="‖Jf(x) − Jf(y)‖_*/C² ≤ ‖θ‖² − 3L",
+        where=[f"depth {L}" for L in depths],
         details={
             "depth": depths,
             "‖θ‖² − 3L": excess,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -10,10 +12,11 @@ import torch
 from torch import Tensor
 
 from isthmus._checks import as_tensor, fail
-from isthmus.claims._base import Check, Subject, claim, rounding
-from isthmus.claims._evidence import gaussian_inputs, points_of, random_subject
+from isthmus.claims._base import ABSENT, Check, Subject, claim, rounding
+from isthmus.claims._evidence import gaussian_inputs, points_of, random_subject, seeded
 from isthmus.claims.bottleneck2023._costs import Embedding, into_an_orthant
 from isthmus.constructions import interpolant_1d, three_part
+from isthmus.linalg import rank_tolerance
 from isthmus.measures import parameter_norms
 from isthmus.measures._geodesic import planarity
 from isthmus.networks import FullyConnected
@@ -61,7 +64,9 @@ def cost_of_the_identity(check: Check, subject: Subject) -> None:
     ``known["tangents"]`` (P, d, k) has bases of tangent spaces of Ω, ``known["rank"]`` is Rank_BN(id;Ω).
     """
     if "tangents" not in subject.known:
-        check.not_applicable("needs tangent spaces and rank of the domain: known['tangents'], known['rank']")
+        if subject.net.dims[0] != subject.net.dims[-1]:
+            check.not_applicable("is about networks that are the identity on their samples", cause="network")
+        check.not_applicable("needs tangent spaces and rank of the domain", supply="known['tangents'], known['rank']")
     bases = as_tensor(check.id, "tangents", subject.known["tangents"])
     if bases.ndim != 3 or bases.shape[1] != subject.X.shape[1]:
         must = f"known['tangents'] must be bases of shape (P, {subject.X.shape[1]}, k)"
@@ -117,7 +122,7 @@ def _planar(check: Check, subject: Subject, k: int, tangents: Tensor) -> None:
     check.assume(_SHAPE, met, found)
     if met is not True or embedding.O is None:
         check.not_applicable("" if met is not True else "no isometry at hand", relation="=")
-    norms = []
+    norms: list[float] = []
     for L in IDENTITY_DEPTHS:
         O = embedding.O
         net = FullyConnected.from_weights([O, *[O @ O.mT] * (L - 2), O.mT], slope=slope)
@@ -129,6 +134,7 @@ def _planar(check: Check, subject: Subject, k: int, tangents: Tensor) -> None:
         "=",
         [float(k * L) for L in IDENTITY_DEPTHS],
         tolerance=1e-9,
+        trivial=ABSENT,
         where=lambda i: f"depth {IDENTITY_DEPTHS[i]}",
     )
 
@@ -167,20 +173,39 @@ def translation_invariant_net() -> Subject:
 def rank_of_symmetric_functions(check: Check, subject: Subject) -> None:
     """Rank Jf(x) ≤ Rank_BN(f) ≤ dim Ω/G: the left side is what can be computed.
 
-    ``known["action"]`` maps inputs (N, d) to g·inputs, or is a list of such maps; ``known["quotient_dimension"]`` is
-    dim Ω/G, the least dimension that Ω/G embeds into.
+    ``known["action"]`` moves inputs along their orbits, in any of the forms that :func:`isthmus.symmetry` takes: a map
+    X → g·X, or (X, generator) → g·X, a matrix, a permutation, or a list of these; ``known["quotient_dimension"]`` is
+    dim Ω/G, the least dimension that Ω/G embeds into. Without them the translations are taken that W_1 does not see.
     """
-    actions: Any = subject.known.get("action")
-    dimension = subject.known.get("quotient_dimension")
-    if actions is None or dimension is None:
-        check.not_applicable("needs a group: known['action'], a map X → g·X, and known['quotient_dimension']")
+    net, known, made = subject.net, subject.known, ""
+    if "action" in known and "quotient_dimension" in known:
+        moves, dimension = _moves(known["action"]), int(known["quotient_dimension"])
+    else:
+        _, s, Vh = torch.linalg.svd(net.Ws[0].detach().double(), full_matrices=True)
+        dimension = int((s > rank_tolerance(s, (len(Vh), len(s)))).sum())
+        if dimension == len(Vh):
+            wanted = "known['action'], known['quotient_dimension']"
+            check.not_applicable("needs a group that leaves f as it is", supply=wanted)
+        hidden = Vh[dimension:]
+        moves = [lambda X: X + gaussian_inputs(len(X), len(hidden), 0) @ hidden]
+        made = "by construction: the translations are those that W_1 does not see"
     check.assume(_QUOTIENT, True, dimension)
     outputs = subject.trace().outputs
-    errors = [
-        float((subject.net.trace(action(subject.X)).outputs - outputs).norm() / outputs.norm().clamp_min(1e-300))
-        for action in (actions if isinstance(actions, (list, tuple)) else [actions])
-    ]
-    check.assume(_SYMMETRY, max(errors) <= 1e-9, f"differs by {max(errors):.2g}")
+    moved = [net.trace(move(subject.X)).outputs - outputs for move in moves]
+    error = max(float(one.norm() / outputs.norm().clamp_min(1e-300)) for one in moved)
+    check.assume(_SYMMETRY, error <= 1e-9, f"differs by {error:.2g}")
     found = points_of(subject)
     check.add(found.kink_hypothesis)
-    check.compare(found.ranks.double(), "≤", float(dimension), tolerance=0.0, where=found.name)
+    check.compare(found.ranks.double(), "≤", float(dimension), tolerance=0.0, where=found.name, trivial=made)
+
+
+def _moves(action: Any) -> list[Callable[[Tensor], Tensor]]:
+    """One function of X for each group element that is given."""
+    if isinstance(action, (list, tuple)) and not all(isinstance(entry, int) for entry in action):
+        return [move for one in action for move in _moves(one)]
+    if callable(action):
+        move: Any = action
+        draws = len(inspect.signature(move).parameters) > 1
+        return [(lambda X: move(X, seeded(0))) if draws else move]
+    g = torch.as_tensor(action)
+    return [lambda X: X[:, g] if g.ndim == 1 else X @ g.to(X).mT]

@@ -7,31 +7,23 @@ import math
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Check, Subject, claim
-from isthmus.claims._evidence import cost_gradients, gaussian_inputs, is_linear
+from isthmus.claims._base import Check, Subject, claim, rounding
+from isthmus.claims._evidence import CUT, at_a_minimum, gaussian_inputs, is_linear, pulls
 from isthmus.constructions import linear_network, minimal_network
 from isthmus.linalg import rank_tolerance, schatten, svd
-from isthmus.measures import Forces, KernelNorm, forces, parameter_norms, stationarity_of_representations
+from isthmus.measures import Forces, KernelNorm, forces, parameter_norms
 from isthmus.measures._forces import solve
 from isthmus.trace import Trace
 
-#: What the gradient may leave of the statements, as a share of the larger term: above it nothing is judged.
+#: What the residual of the certificate may leave of the statements, as a share of the larger term; directions of the
+#: data in which it leaves more are not judged.
 LEFT = 0.02
-
-#: Rounding of a force, in units of the spread of its kernel.
-ROUNDING = 1e-13
 
 #: Excess of ‖θ‖² over the least, as a share, at which a linear network counts as a minimiser.
 EXCESS = 1e-10
 
 
-def weight_gradients(subject: Subject) -> list[Tensor]:
-    """∂(C + ridge·‖θ‖²)/∂W_ℓ with the bias as last column, ℓ = 1 … L, by autograd in float64."""
-    assert subject.ridge is not None
-    net, gradients = cost_gradients(subject)
-    gradients = [g + 2 * subject.ridge * p.detach() for g, p in zip(gradients, net.parameters())]
-    L = len(net.Ws)
-    return [torch.cat([g, gradients[L + i][:, None]], 1) if net.bs else g for i, g in enumerate(gradients[:L])]
+NEEDED, INVERTIBLE = ("ridge > 0 given", "stationary point"), "K^σ_{ℓ-1}, K^σ_ℓ invertible, off kinks at a hidden layer"
 
 
 def balanced_forces(correlation: float = 0.3, ridge: float = 0.05) -> Subject:
@@ -64,82 +56,87 @@ def balanced_forces(correlation: float = 0.3, ridge: float = 0.05) -> Subject:
     "K^σ_ℓ are invertible and no entry sits at a kink",
     paper="features2022",
     where="§3.1(4)",
-    hypotheses=("ridge > 0 given", "stationary point", "K^σ_{ℓ-1}, K^σ_ℓ invertible, off kinks at a hidden layer"),
+    hypotheses=(*NEEDED, INVERTIBLE),
     sample=balanced_forces,
-    relation="≤",
     erratum="Printed for all minima; with more samples than n_0 + 1 the first kernel is never invertible.",
 )
 def forces_cancel(check: Check, subject: Subject) -> None:
     """‖attraction + repulsion‖ at each hidden layer that allows it, and the general form at every layer.
 
-    With g_ℓ the gradient by W_ℓ (bias included) and r_ℓ = g_ℓ((Z^σ_{ℓ-1})⁺)ᵀ the general form is r_ℓ exactly, and
-    λ(attraction + repulsion) = r_ℓ − σ̇ ⊙ W_{ℓ+1}ᵀr_{ℓ+1} + σ̇ ⊙ 2λW̃_{ℓ+1}ᵀZ_{ℓ+1}(K^σ_ℓ)⁺, W̃ the useless part: what a
-    gradient that is small but not 0 may leave is known, and granted. Where the general form alone can be judged the
-    verdict is not applicable and says how well it holds.
+    With g_ℓ the gradient by W_ℓ (bias included, derivatives at kinks as in the certificate), Z^σ_{ℓ-1} = UsVᵀ and V_r
+    its first r columns, 2λZ_ℓV_rs_r⁻²V_rᵀ + (∂C/∂Z_ℓ)V_rV_rᵀ = g_ℓU_rs_r⁻¹V_rᵀ exactly: a residual ε leaves at most
+    2λ‖θ‖ε/s_r, which is the tolerance. It is judged in as many directions as keep that small. Likewise
+    λ(attraction + repulsion) = r_ℓ − σ̇ ⊙ W_{ℓ+1}ᵀr_{ℓ+1} + σ̇ ⊙ 2λW̃_{ℓ+1}ᵀZ_{ℓ+1}(K^σ_ℓ)⁺ with
+    r_ℓ = g_ℓ((Z^σ_{ℓ-1})⁺)ᵀ and the useless part W̃.
     """
-    third = "K^σ_{ℓ-1}, K^σ_ℓ invertible, off kinks at a hidden layer"
-    check.assume("ridge > 0 given", bool(subject.ridge) and subject.Y is not None, "" if subject.ridge else "not")
+    certificate = at_a_minimum(check, subject)
     check.require()
+    assert certificate is not None and subject.ridge
     trace = subject.trace()
     found = forces(trace, gamma_share=0.0)
-    general = stationarity_of_representations(trace, subject.X, subject.Y, float(subject.ridge or 0.0), subject.loss)
-    allowed, judged, left = _granted(subject, trace, found)
-    settled = max((left[index] for index in judged), default=0.0)
-    check.assume("stationary point", max(settled, *allowed) <= LEFT, f"leaves a share {max(settled, *allowed):.2g}")
-    check.assume(third, bool(judged), "; ".join(f"layer {e}: {s}" for e, s in zip(found.layers, found.state)))
-    details = {"general form": list(general), "forces": list(found.residual), "granted": list(allowed)}
-    whole = check.compare(
-        general,
-        "≤",
-        allowed,
-        tolerance=0.0,
-        where=lambda i: f"general form, layer {i + 1}",
-        details=details,
-        assuming=("ridge > 0 given", "stationary point"),
-    )
-    if whole.status == "fails":
-        return
-    if not judged:
-        check.not_applicable(f"{third}: not met; the general form holds to {max(general):.2g}", details=details)
-    check.compare(
-        [found.residual[index] for index in judged],
-        "≤",
-        [left[index] for index in judged],
-        tolerance=0.0,
-        where=lambda i: f"forces, layer {found.layers[judged[i]]}",
-        details=details,
-    )
-    # The forces are what is shown where both hold.
-    check.parts.reverse()
-
-
-def _granted(subject: Subject, trace: Trace, found: Forces) -> tuple[list[float], list[int], dict[int, float]]:
-    """What the gradient may leave of the general form, the layers whose forces are judged, and of those."""
-    lam = float(subject.ridge or 0.0)
-    norms = [KernelNorm(trace.Z_sigma(ell), eps=trace.source_eps) for ell in range(trace.depth)]
-    spreads = [float(n.s[0] / n.s[n.rank - 1]) if n.rank else 1.0 for n in norms]
-    gradients = weight_gradients(subject)
-    rests, allowed = [], []
-    for index, (g, norm) in enumerate(zip(gradients, norms)):
-        r = norm.rank
-        rest = float(((g @ norm.U[:, :r]) / norm.s[:r]).norm())
-        size = float(solve(norm, trace.Z(index + 1)).norm()) * 2.0 * lam
-        rests.append(rest)
-        # A vanishing layer has no force to compare with: nothing is judged then.
-        allowed.append(1.01 * rest / size + ROUNDING * spreads[index] ** 2 if size > 0.0 else 1.0)
     judged = [i for i, state in enumerate(found.state) if state in ("balanced", "not balanced")]
-    left = {}
-    for i in judged:
-        ell = found.layers[i]
-        W = trace.Ws[ell]
-        wide = W if trace.bias == 0.0 else torch.cat([W, trace.bs[ell][:, None]], 1)
-        U = norms[ell].U[:, : norms[ell].rank]
-        useless = float((wide - (wide @ U) @ U.mT).norm())
-        bound = (rests[ell - 1] + float(torch.linalg.matrix_norm(W, 2)) * rests[ell]) / lam
-        bound += 2.0 * useless * float(solve(norms[ell], trace.Z(ell + 1)).norm())
-        size = max(float(found.attraction[i].norm()), float(found.repulsion[i].norm()))
-        left[i] = 1.01 * bound / size + ROUNDING * max(spreads[ell - 1], spreads[ell]) ** 2
-    return allowed, judged, left
+    said = "; ".join(f"layer {e}: {s}" for e, s in zip(found.layers, found.state))
+    check.assume(INVERTIBLE, bool(judged), said)
+    norms = [KernelNorm(trace.Z_sigma(ell), eps=trace.source_eps) for ell in range(trace.depth)]
+    left_over = 2.0 * subject.ridge * math.sqrt(parameter_norms(trace).total) * certificate.residual
+    # Through the whole network and back; kernels know the square of the spread.
+    unit = rounding(subject.net, condition=10.0)
+    granted = [_granted(subject.ridge, trace, found, i, norms, left_over, unit) for i in judged]
+    kept = [n for n, share in enumerate(granted) if share <= LEFT]
+    check.vanish(
+        [found.residual[judged[n]] for n in kept],
+        tolerance=[granted[n] for n in kept],
+        part="attraction + repulsion",
+        where=lambda n: f"layer {found.layers[judged[kept[n]]]}",
+        details={"‖attraction + repulsion‖ by hidden layer": list(found.residual)},
+        assuming=(*NEEDED, INVERTIBLE),
+    )
+    back = pulls(subject, trace, certificate).Z
+    layers = range(1, trace.depth + 1)
+    rows = [_general(subject.ridge, trace.Z(ell), back[ell - 1], norms[ell - 1], left_over, unit) for ell in layers]
+    places = [(ell, *row) for ell, row in zip(layers, rows) if row is not None]
+    check.vanish(
+        [place[1] for place in places],
+        tolerance=[place[2] for place in places],
+        part="2λZ(K^σ)⁺ + (∂C/∂Z)P",
+        where=lambda n: f"layer {places[n][0]}, {places[n][3]} of {norms[places[n][0] - 1].rank} directions",
+        details={"general form by layer": [place[1] for place in places]},
+        assuming=NEEDED,
+    )
+
+
+def _general(
+    ridge: float, Z: Tensor, pull: Tensor, norm: KernelNorm, left_over: float, unit: float
+) -> tuple[float, float, int] | None:
+    """‖2λZK_r⁺ + (∂C/∂Z)P_r‖/‖2λZK_r⁺‖, what is granted, and the largest r for which that is at most ``LEFT``."""
+    C = 2.0 * ridge * (Z @ norm.Vh.mT) / norm.s.clamp_min(1e-300).square()
+    D = pull @ norm.Vh.mT
+    for r in range(norm.rank, 0, -1):
+        size = float(C[:, :r].norm())
+        spread = float(norm.s[0] / norm.s[r - 1])
+        if spread > 1.0 / CUT or size == 0.0:
+            continue
+        granted = left_over / (float(norm.s[r - 1]) * size) + unit * spread**2
+        if granted <= LEFT:
+            return float((C[:, :r] + D[:, :r]).norm()) / size, granted, r
+    return None
+
+
+def _granted(
+    ridge: float, trace: Trace, found: Forces, index: int, norms: list[KernelNorm], left_over: float, unit: float
+) -> float:
+    """What the residual may leave of attraction + repulsion at one layer, as a share of the larger of them."""
+    ell = found.layers[index]
+    rests = [left_over / float(norms[layer].s[norms[layer].rank - 1]) for layer in (ell - 1, ell)]
+    W = trace.Ws[ell]
+    wide = W if trace.bias == 0.0 else torch.cat([W, trace.bs[ell][:, None]], 1)
+    U = norms[ell].U[:, : norms[ell].rank]
+    useless = float((wide - (wide @ U) @ U.mT).norm())
+    bound = (rests[0] + float(torch.linalg.matrix_norm(W, 2)) * rests[1]) / ridge
+    bound += 2.0 * useless * float(solve(norms[ell], trace.Z(ell + 1)).norm())
+    size = max(float(found.attraction[index].norm()), float(found.repulsion[index].norm()))
+    spread = max(float(norms[layer].s[0] / norms[layer].s[norms[layer].rank - 1]) for layer in (ell - 1, ell))
+    return bound / size + unit * spread**2
 
 
 def linear_on_few() -> Subject:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Check, Subject, claim
+from isthmus.claims._base import ABSENT, Check, Subject, claim
 from isthmus.constructions import bipartite_data, bipartite_optimum, complete_bipartite, incidence, is_triangle_free
 from isthmus.measures import cp_rank_bound, is_completely_positive, parameter_norms
 from isthmus.objective import cost
@@ -43,7 +43,8 @@ def graph_rank(check: Check, subject: Subject) -> None:
     """
     edges, vertices = subject.known.get("edges"), subject.known.get("vertices")
     if edges is None or vertices is None or vertices > LARGEST:
-        check.not_applicable(f"needs a graph of at most {LARGEST} vertices")
+        wanted = "known['edges'], known['vertices']"
+        check.not_applicable(f"needs a graph of at most {LARGEST} vertices", supply=wanted)
     check.assume(TRIANGLE_FREE, is_triangle_free(edges, vertices), f"{len(edges)} edges on {vertices} vertices")
     check.require()
     E = incidence(edges, vertices)
@@ -51,7 +52,7 @@ def graph_rank(check: Check, subject: Subject) -> None:
     places = [(lower, upper, "the bound from below and the edges")]
     if vertices % 2 == 0 and set(map(tuple, edges)) == set(complete_bipartite(vertices)):
         places.append((upper, vertices**2 / 4, "N²/4"))
-    check.each(places, "=", tolerance=0.0)
+    check.each(places, "=", tolerance=0.0, trivial=ABSENT)
 
 
 @claim(
@@ -78,11 +79,11 @@ def square_root_covariance(check: Check, subject: Subject) -> None:
     check.assume(RELU, net.slope == 0.0, f"slope {net.slope:g}")
     check.assume(UNBIASED, net.bias == 0.0, f"β = {net.bias:g}")
     check.assume(UNIT, X.shape == (N, N) and bool(torch.equal(X, torch.eye(N, dtype=X.dtype))), tuple(X.shape))
-    if N > LARGEST:
-        check.not_applicable(f"needs N ≤ {LARGEST}")
     check.require()
+    if N > LARGEST:
+        check.not_applicable(f"needs N ≤ {LARGEST}", cause="numerical")
     if subject.loss != "mse" and subject.ridge is not None:
-        check.not_applicable("needs mse")
+        check.not_applicable("needs mse", cause="network")
     trace = subject.trace()
     Y = (trace.outputs if subject.Y is None else subject.Y.double()).mT
     ridge = subject.ridge or 0.0
@@ -106,12 +107,12 @@ def square_root_covariance(check: Check, subject: Subject) -> None:
     if ridge > 0.0 or off <= 1e-9:
         if here <= floor * (1 + 1e-12):
             _at_the_optimum(check, trace.Z(1), root, float(s.max()))
-        check.compare(here, "≥", floor, tolerance=1e-9, where=name)
+        check.compare(here, "≥", floor, tolerance=1e-9, part=name)
     W_1, W_2 = weights_of(positive.factor, U @ Vh)
     made = float(W_1.square().sum() + W_2.square().sum())
-    check.compare(made, "=", least, tolerance=1e-6, where="‖θ‖² of a factor's network")
-    gap = float((W_2 @ torch.relu(W_1) - best).abs().max())
-    check.compare(gap, "≤", 1e-6 * float(s.max()), tolerance=0.0, where="outputs of a factor's network")
+    check.compare(made, "=", least, tolerance=1e-6, part="‖θ‖² of a factor's network")
+    gap = float((W_2 @ torch.relu(W_1) - best).abs().max()) / max(float(s.max()), 1e-300)
+    check.vanish(gap, tolerance=1e-6, part="outputs of a factor's network")
 
 
 def weights_of(B: Tensor, polar: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,6 +127,6 @@ def _at_the_optimum(check: Check, Z: Tensor, root: Tensor, size: float) -> None:
     off = max(float((M.mT @ M - root).abs().max()) / scale for M in (Z, S))
     alive = float((Z.abs().amax(1) > 0).sum())
     need = float(cp_rank_bound(root, tolerance=1e-9))
-    check.compare(alive, "≥", need, tolerance=0.0, where="neurons and CP-rank")
+    check.compare(alive, "≥", need, tolerance=0.0, part="neurons and CP-rank")
     # The cost is flat to second order at its minimum.
-    check.compare(off, "≤", 1e-5, tolerance=0.0, where="K_1 = K_1^σ = (YᵀY)^½")
+    check.vanish(off, tolerance=1e-5, part="K_1 = K_1^σ = (YᵀY)^½")

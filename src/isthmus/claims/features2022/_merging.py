@@ -91,12 +91,11 @@ def _judge(check: Check, subject: Subject, before: Neurons, small: dict[str, Neu
     first, rules = outputs(before), list(small)
     # What is summed, not the sum: contributions cancel.
     scale = float(outputs((c, d, a.abs())).abs().max() + 1e-300)
-    check.compare(
+    check.vanish(
         [float((outputs(small[rule]) - first).abs().max()) / scale for rule in rules],
-        "≤",
-        SAME * rounding(net),
-        tolerance=0.0,
-        where=lambda i: f"{rules[i]}: change of the outputs",
+        tolerance=SAME * rounding(net),
+        part="same outputs",
+        where=rules,
     )
     places = [(norm(small[rule]), norm(before), f"{rule}: ‖θ‖²") for rule in rules]
     if subject.Y is not None and subject.ridge is not None and subject.Y.shape == subject.X.shape:
@@ -109,14 +108,15 @@ def _judge(check: Check, subject: Subject, before: Neurons, small: dict[str, Neu
         most = whole[0] + off * (2.0 * misfit + off)
         places += [(value, most, f"{rule}: the loss") for value, rule in zip(whole[1:], rules)]
     norms = [norm(before), *(norm(small[rule]) for rule in rules)]
-    check.each(places, "≤", tolerance=1e-11, details={"‖θ‖² before, and after each rule": norms})
+    details = {"‖θ‖² before, and after each rule": norms}
+    check.each(places, "≤", tolerance=1e-11, part="no larger norm", details=details)
     count, most = float(len(small["by active inputs"][0])), 4.0 * len(x.unique())
     check.compare(
         count,
         "≤",
         most,
         tolerance=0.0,
-        where="neurons that are left, and 4N",
+        part="neurons that are left, and 4N",
         details={"neurons before, after, and 4N": [float(len(c)), count, most]},
     )
 

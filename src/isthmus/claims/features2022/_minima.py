@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Subject, claim
-from isthmus.claims._evidence import seeded
+from isthmus.claims._evidence import ridge_given, seeded
 from isthmus.claims.features2022._maps import SPREAD_OF_COVARIANCES, loss_of, spread
 from isthmus.constructions import Saddle, minimal_network, saddle
 from isthmus.measures import KernelNorm, covariance_loss, covariances, ray_groups, representations
@@ -41,14 +41,11 @@ class Descent:
         Of unit length, in the order of the parameters.
     found : bool
         Whether the loss falls at the shortest steps.
-    gradient : float
-        ‖∇𝓛‖/‖2λθ‖.
     """
 
     change: tuple[float, ...]
     direction: Tensor
     found: bool
-    gradient: float
 
 
 def preimages(subject: Subject, count: int = 4) -> list[FullyConnected]:
@@ -125,8 +122,7 @@ def search_descent(net: FullyConnected, subject: Subject) -> Descent:
     changes = torch.stack([losses_at(net, subject, theta + step * size * directions) / here - 1.0 for step in STEPS])
     index = int(changes[-SHORTEST:].amax(0).argmin())
     change = tuple(float(c) for c in changes[:, index])
-    steep = float(gradient.norm()) / (2.0 * float(subject.ridge or 0.0) * size)
-    return Descent(change, directions[index], max(change[-SHORTEST:]) < -DECREASE, steep)
+    return Descent(change, directions[index], max(change[-SHORTEST:]) < -DECREASE)
 
 
 def gradients_at(net: FullyConnected, subject: Subject, vectors: Tensor) -> Tensor:
@@ -201,9 +197,6 @@ def _loudest(trace: Trace, ell: int, G: Tensor, source: torch.Generator) -> Tens
 
 #: Parameters and samples up to which descent is searched for.
 PARAMETERS, SAMPLES = 300, 64
-
-#: Gradient relative to that of the ridge up to which a point without descent counts as stationary.
-STATIONARY = 1e-6
 
 #: Distances ε along the way out in units of √(1 − 2λ): there is descent up to √2.
 OUT = (1e-3, 1e-2, 1e-1)
@@ -302,7 +295,7 @@ def saddle_of_covariances(check: Check, subject: Subject) -> None:
     ways = [(e, -0.5 * e**2 * (1.0 - 2.0 * lam) + 0.25 * e**4) for e in (s * math.sqrt(1.0 - 2.0 * lam) for s in OUT)]
     ways = [(epsilon, change) for epsilon, change in ways if change < -SEEN * made.value]
     if not ways:
-        check.not_applicable(f"1 − 2λ = {1 - 2 * lam:.2g}: descent is below rounding")
+        check.not_applicable(f"1 − 2λ = {1 - 2 * lam:.2g}: descent is below rounding", cause="numerical")
     for epsilon, change in ways:
         there = made.escape(epsilon)
         name = f"𝓛 along the way out, ε = {epsilon:g}"
@@ -310,7 +303,7 @@ def saddle_of_covariances(check: Check, subject: Subject) -> None:
         lower.append(loss_of_covariances(there, subject) - made.value)
         granted.append(change)
         distances.append(distance_of_covariances(there, subject.net, X))
-    check.each(places, "=", tolerance=1e-13)
+    check.each(places, "=", tolerance=1e-13, part="a local minimum of 𝓛")
     out = [epsilon for epsilon, _ in ways]
     details = {"ε": out, "change of 𝓛^k": lower, "distance of covariances": distances}
     check.compare(
@@ -318,10 +311,12 @@ def saddle_of_covariances(check: Check, subject: Subject) -> None:
         "≤",
         granted,
         tolerance=0.0,
-        where=lambda i: f"𝓛^k next to the covariances, ε = {out[i]:g}",
+        part="𝓛^k falls next to the covariances",
+        where=lambda i: f"ε = {out[i]:g}",
         details=details,
     )
-    check.compare(distances, "≤", [4.0 * epsilon**2 for epsilon in out], tolerance=0.0, where="distance of covariances")
+    near = [4.0 * epsilon**2 for epsilon in out]
+    check.compare(distances, "≤", near, tolerance=0.0, part="distance of covariances")
 
 
 @claim(
@@ -346,7 +341,7 @@ def minima_of_covariances(check: Check, subject: Subject) -> None:
     few = size <= PARAMETERS and len(X) <= SAMPLES and wide <= SPREAD_OF_COVARIANCES
     groups = [ray_groups(Z, tolerance=1e-9) for Z in representations(net, X)[:-1]]
     spare = sum(n - len(g) for n, g in zip(net.dims[1:-1], groups))
-    check.assume(SEARCHED[0], bool(subject.ridge) and subject.Y is not None)
+    check.add(ridge_given(subject))
     check.assume(SEARCHED[1], few or None, f"{size} parameters, {len(X)} samples, s_1/s_r = {wide:.2g}")
     check.assume(SEARCHED[2], spare > 0, f"{spare} neurons more than rays")
     check.require()
@@ -355,10 +350,14 @@ def minima_of_covariances(check: Check, subject: Subject) -> None:
     apart = [distance_of_covariances(net, other, X) for other in others]
     descents = [search_descent(other, subject) for other in others]
     # Steps that are too long for a steep loss show neither, and covariances see no change below their rounding.
-    steep, rounding = max(one.gradient for one in descents), max(1e-8, 1e-14 * wide**2)
+    rounding = max(1e-8, 1e-14 * wide**2)
     found = [(i, one) for i, one in enumerate(descents) if one.found]
-    clear = any(min(one.change) < -rounding for _, one in found) if found else steep <= STATIONARY
-    what = f"{len(found)} of {len(others)} preimages with descent, gradient {steep:.2g} of the ridge's"
+    certificates = [] if found else [subject.replace(net=other).stationarity for other in others]
+    still = all(one is not None and one.stationary for one in certificates)
+    clear = any(min(one.change) < -rounding for _, one in found) if found else still
+    what = f"{len(found)} of {len(others)} preimages with descent"
+    if certificates:
+        what += f", residual {max(one.residual for one in certificates if one is not None):.2g} of the ridge's force"
     check.assume("a descent found, or stationary", clear or None, what)
     check.require()
     _consequence(check, subject, others, descents, here, rounding)
@@ -367,14 +366,8 @@ def minima_of_covariances(check: Check, subject: Subject) -> None:
         "distance of its covariances": apart,
     }
     scale = 1.0 + distance_of_covariances(net, moved_network(net, flattened(net), -1.0), X)
-    check.compare(
-        [scale + value for value in apart],
-        "=",
-        scale,
-        tolerance=1e-9,
-        where="covariances of the preimages",
-        details=details,
-    )
+    errors = [value / scale for value in apart]
+    check.vanish(errors, tolerance=1e-9, part="covariances of the preimages", details=details)
 
 
 def _consequence(
@@ -389,15 +382,19 @@ def _consequence(
     index = min(range(len(others)), key=lambda i: min(descents[i].change) if descents[i].found else math.inf)
     best = descents[index]
     if best.found:
-        steps = [i for i, change in enumerate(best.change) if change < -rounding]
         size = float(flattened(others[index]).norm())
-        points = [moved_network(others[index], best.direction, STEPS[i] * size) for i in steps]
+        near = [moved_network(others[index], best.direction, step * size) for step in STEPS]
+        # New directions of the covariances may be too weak to be known.
+        wide = [spread(point.trace(subject.X)) for point in near]
+        steps = [i for i, change in enumerate(best.change) if change < -rounding and wide[i] <= SPREAD_OF_COVARIANCES]
+        points = [near[i] for i in steps]
         check.compare(
             [loss_of_covariances(point, subject) - here for point in points],
             "≤",
             # 𝓛^k ≤ 𝓛 there: half of the descent leaves room for the rounding of eigenvalues.
             [0.5 * best.change[i] * here for i in steps],
             tolerance=0.0,
+            part="descent of 𝓛^k",
             where=lambda i: f"preimage {index}, step {STEPS[steps[i]]:g}: (K, Z_L) is no local minimum",
             details={"distance of (K, Z_L)": [distance_of_covariances(p, subject.net, subject.X) for p in points]},
         )
@@ -409,10 +406,11 @@ def _consequence(
         for other, one in zip(others, descents)
         if one.change[middle] >= 0.0
     ]
+    near = [point for point in near if spread(point.trace(subject.X)) <= SPREAD_OF_COVARIANCES]
     check.compare(
         [loss_of_covariances(point, subject) for point in near],
         "≥",
         here,
         tolerance=rounding,
-        where="no descent found next to any preimage, nor of 𝓛^k",
+        part="no descent found next to any preimage, nor of 𝓛^k",
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isthmus.claims._base import Check, Hypothesis, Subject, claim
 from isthmus.claims._evidence import gaussian_inputs, random_subject
-from isthmus.claims.features2022._maps import SPREAD_OF_COVARIANCES, loss_of, spread
+from isthmus.claims.features2022._maps import SPREAD_OF_COVARIANCES, ZERO, conditioned_rows, loss_of, underflows
 from isthmus.constructions import (
     bipartite_optimum,
     constant_identity_path,
@@ -30,12 +30,15 @@ from isthmus.networks import FullyConnected
 from isthmus.reformulations import certify_layer
 from isthmus.trace import activate, with_ones
 
-#: Samples up to which pairs are held and segments walked.
+#: Samples of which pairs are held and segments walked: drawn, where there are more.
 LARGEST = 20
 
 IN_CONE = "(K, K^σ) in the cone"
 
-ONE_BLOCK, CONVEX = "one block free", "convex cost"
+ONE_BLOCK, CONVEX, CONDITIONED = "one block free", "convex cost", "well conditioned"
+
+#: γ as a share of the largest kernel, where rounding takes representations for inadmissible.
+STABLE = 1e-10
 
 #: Positions on a segment.
 PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -66,10 +69,16 @@ def neurons_of_a_pair(check: Check, subject: Subject) -> None:
 
     The neurons that are left are at least Rank_σ, so that a bound above their number is wrong.
     """
-    net, N = subject.net, len(subject.X)
-    check.assume(IN_CONE, net.depth > 1, f"{net.depth - 1} hidden layers")
-    if net.depth == 1 or N > LARGEST:
-        check.not_applicable(f"needs a hidden layer and N ≤ {LARGEST}")
+    net = subject.net
+    if net.depth == 1:
+        check.assume(IN_CONE, False, "no hidden layer")
+        check.not_applicable()
+    # So few that N(N+1) is less than the width, where that is possible: then neurons are to go.
+    fewer = (math.isqrt(4 * max(net.dims[1:-1]) + 1) - 1) // 2
+    subject, rows = subject.drawn(min(LARGEST, max(2, fewer)))
+    N = len(subject.X)
+    check.assume(IN_CONE, None if underflows(subject.trace()) else True, f"of a network on {rows}")
+    check.require()
     Zs = representations(net, subject.X)
     lows, lefts, offs, names = [], [], [], []
     for ell, (Z, (K, K_sigma)) in enumerate(zip(Zs, covariances(Zs, slope=net.slope, bias=net.bias)), start=1):
@@ -80,16 +89,10 @@ def neurons_of_a_pair(check: Check, subject: Subject) -> None:
         scale = max(float(K.abs().max()), 1e-300), max(float(K_sigma.abs().max()), 1e-300)
         offs.append(max(_off(rows.mT @ rows, K) / scale[0], _off(S.mT @ S, K_sigma) / scale[1]))
         names.append(f"layer {ell}")
-    check.compare(
-        lows,
-        "≤",
-        lefts,
-        tolerance=0.0,
-        where=lambda i: f"{names[i]}: the bound from below and the neurons left",
-        details={"bound from below": lows, "neurons left": lefts},
-    )
-    check.compare(lefts, "≤", float(N * (N + 1)), tolerance=0.0, where=lambda i: f"{names[i]}: neurons left and N(N+1)")
-    check.compare(offs, "≤", 1e-9, tolerance=0.0, where="the same pair")
+    details = {"bound from below": lows, "neurons left": lefts}
+    check.compare(lows, "≤", lefts, tolerance=0.0, part="Rank_σ ≤ neurons left", where=names, details=details)
+    check.compare(lefts, "≤", float(N * (N + 1)), tolerance=0.0, part="neurons left ≤ N(N+1)", where=names)
+    check.vanish(offs, tolerance=1e-9, part="the same pair", where=names)
 
 
 def reduced(Z: Tensor, slope: float) -> Tensor:
@@ -104,7 +107,7 @@ def reduced(Z: Tensor, slope: float) -> Tensor:
     "or in Z_L, with the others fixed",
     paper="features2022",
     where="Prop. 5",
-    hypotheses=(ONE_BLOCK, CONVEX),
+    hypotheses=(ONE_BLOCK, CONVEX, CONDITIONED),
     sample=crowded_net,
     relation="≤",
 )
@@ -115,19 +118,21 @@ def partial_convexity(check: Check, subject: Subject) -> None:
     Without targets the representation cost is meant. ``known["free"]`` is the number of neighbouring blocks moved
     together, 1 unless given.
     """
-    net, N = subject.net, len(subject.X)
+    net = subject.net
     free = int(subject.known.get("free", 1))
     check.assume(ONE_BLOCK, free == 1, f"{free} free")
     check.assume(CONVEX, True, subject.loss if subject.Y is not None else "the norm alone")
+    subject, wide, said = conditioned_rows(subject, LARGEST)
+    check.assume(CONDITIONED, wide <= SPREAD_OF_COVARIANCES or None, said)
     check.require()
-    if N > LARGEST:
-        check.not_applicable(f"needs N ≤ {LARGEST}")
     places = []
     for block in range(1, net.depth + 1):
         for seed in range(3):
-            here, ends = segment(subject, [block], other_end(subject, [block], seed))
-            if not all(map(math.isfinite, ends)):
-                continue  # an infinite end bounds nothing
+            other = other_end(subject, [block], seed)
+            here, ends = segment(subject, [block], other)
+            if not all(map(math.isfinite, (*here, *ends))):
+                # Rounding took a point for inadmissible: with K + γI, by the same proof convex, there is none.
+                here, ends = segment(subject, [block], other, gamma=STABLE)
             name = "outputs" if block == net.depth else f"layer {block}"
             places += [(x, (1 - t) * ends[0] + t * ends[1], f"{name}, t = {t}") for x, t in zip(here, PLACES)]
     check.each(places, "≤", tolerance=1e-9)
@@ -146,10 +151,18 @@ def other_end(subject: Subject, blocks: Sequence[int], seed: int) -> list[Tensor
     return found
 
 
-def segment(subject: Subject, blocks: Sequence[int], ends: Sequence[Tensor]) -> tuple[list[float], list[float]]:
-    """The loss at ``PLACES`` from the network's representations to those with other blocks, and at both ends."""
+def segment(
+    subject: Subject, blocks: Sequence[int], ends: Sequence[Tensor], *, gamma: float = 0.0
+) -> tuple[list[float], list[float]]:
+    """The loss at ``PLACES`` from the network's representations to those with other blocks, and at both ends.
+
+    ``gamma`` is γ of its stable form, as a share of the largest kernel.
+    """
     net = subject.net
     Zs = list(representations(net, subject.X))
+    trace = subject.trace()
+    largest = max(float(trace.Z_sigma(ell).square().sum()) for ell in range(trace.depth))
+    options = {"slope": net.slope, "bias": net.bias, "gamma": gamma * largest, "cut": ZERO}
     Y = Zs[-1].mT if subject.Y is None else subject.Y
     ridge = 1.0 if subject.ridge is None else subject.ridge
 
@@ -161,7 +174,7 @@ def segment(subject: Subject, blocks: Sequence[int], ends: Sequence[Tensor]) -> 
             else:
                 at[ell - 1] = torch.cat([(1 - t) ** 0.5 * Zs[ell - 1], t**0.5 * end])
         kind = subject.loss if subject.Y is not None else "mse"
-        return representation_loss(at, subject.X, Y, ridge=ridge, loss=kind, slope=net.slope, bias=net.bias)
+        return representation_loss(at, subject.X, Y, ridge=ridge, loss=kind, **options)
 
     return [loss(t) for t in PLACES], [loss(0.0), loss(1.0)]
 
@@ -174,7 +187,7 @@ def _off(made: Tensor, wanted: Tensor) -> float:
 
 GLOBAL, HOMOGENEOUS = "global minima", "homogeneous σ"
 
-ADMISSIBLE, CONDITIONED, ENOUGH = "(K, Z_L) admissible", "well conditioned", "n_ℓ ≥ Rank_σ"
+ADMISSIBLE, ENOUGH = "(K, Z_L) admissible", "n_ℓ ≥ Rank_σ"
 
 #: Rounding of a loss, relative to it, from which nothing is concluded about a gradient.
 ROUNDING = 1e-9
@@ -230,16 +243,18 @@ def loss_plateau(check: Check, subject: Subject) -> None:
     equals a lower bound for its widths, and refuted where a narrower member does better.
     """
     check.assume(HOMOGENEOUS, True, f"slope {subject.net.slope:g}")
-    family: list[Subject] = list(subject.known.get("family", ()))
+    family: list[Subject] = subject.family(Subject) or []
     if len(family) < 2 or any(one.Y is None or one.ridge is None for one in family) or len(family[0].X) > LARGEST:
-        check.not_applicable(f"needs a family with targets and ridge, N ≤ {LARGEST}")
+        check.not_applicable(
+            f"needs networks of growing width on one task of at most {LARGEST} samples", supply="known['family']"
+        )
     N = len(family[0].X)
     nested = all(
         a.net.depth == b.net.depth and all(m <= n for m, n in zip(a.net.dims, b.net.dims))
         for a, b in zip(family, family[1:])
     )
     if not nested:
-        check.not_applicable("needs members of one depth, each at least as wide as the last")
+        check.not_applicable("needs members of one depth, each at least as wide as the last", supply="known['family']")
     losses = [loss_on(one) for one in family]
     check.add(_global_minima(family, losses))
     check.require()
@@ -249,16 +264,17 @@ def loss_plateau(check: Check, subject: Subject) -> None:
         "≥",
         losses[1:],
         tolerance=1e-9,
+        part="falls with the width",
         where=lambda i: f"widths {names[i]} and {names[i + 1]}",
         details={"loss": losses, "width": [float(max(one.net.dims[1:-1])) for one in family]},
     )
     wider = [loss_on(one, widened(one.net)) for one in family]
     fewer = [loss_on(one, narrowed(one)) for one in family]
-    check.compare(wider, "=", losses, tolerance=1e-12, where="with dead neurons")
-    check.compare(fewer, "≤", losses, tolerance=1e-9, where="reduced to ≤ N(N+1)")
+    check.compare(wider, "=", losses, tolerance=1e-12, part="with dead neurons")
+    check.compare(fewer, "≤", losses, tolerance=1e-9, part="reduced to ≤ N(N+1)")
     flat = [loss for one, loss in zip(family, losses) if min(one.net.dims[1:-1]) >= N * (N + 1)]
     if len(flat) > 1:
-        check.compare(flat[1:], "=", flat[0], tolerance=1e-9, where="the plateau")
+        check.compare(flat[1:], "=", flat[0], tolerance=1e-9, part="the plateau")
 
 
 def _global_minima(family: list[Subject], losses: list[float]) -> Hypothesis:
@@ -297,7 +313,7 @@ def narrowed(subject: Subject) -> FullyConnected:
 def realised(Zs: list[Tensor], X: Tensor, like: FullyConnected) -> FullyConnected:
     """The least weights with these representations; a layer without neurons keeps one dead one."""
     full = [Z if len(Z) else Z.new_zeros(1, Z.shape[1]) for Z in Zs]
-    return minimal_network(full, X, slope=like.slope, bias=like.bias)
+    return minimal_network(full, X, slope=like.slope, bias=like.bias, cut=ZERO)
 
 
 def doubled_bipartite() -> Subject:
@@ -324,12 +340,12 @@ def widths_and_rank(check: Check, subject: Subject) -> None:
     fewer than the bound from below of Rank_σ, nothing can be realised. Where the last hidden layer is proved optimal,
     the gradient supports the cone at its pair, as nearly as the proof allows: :func:`off_the_border`.
     """
-    net, N = subject.net, len(subject.X)
-    check.assume(ADMISSIBLE, True, "of a network")
-    if net.depth == 1 or N > LARGEST:
-        check.not_applicable(f"needs a hidden layer and N ≤ {LARGEST}")
-    wide = spread(subject.trace())
-    check.assume(CONDITIONED, wide <= SPREAD_OF_COVARIANCES or None, f"s_1/s_r = {wide:.2g}")
+    net = subject.net
+    check.assume(ADMISSIBLE, net.depth > 1, "of a network" if net.depth > 1 else "no hidden layer")
+    check.require()
+    subject, wide, said = conditioned_rows(subject, LARGEST)
+    N = len(subject.X)
+    check.assume(CONDITIONED, wide <= SPREAD_OF_COVARIANCES or None, said)
     check.require()
     Zs = list(representations(net, subject.X))
     pairs = covariances(Zs, slope=net.slope, bias=net.bias)
@@ -351,22 +367,21 @@ def widths_and_rank(check: Check, subject: Subject) -> None:
     offs.append(float((again[-1] - Zs[-1]).abs().max()) / max(float(Zs[-1].abs().max()), 1e-300))
     # Both sides of Prop. 8 meet where the bounds do.
     details = {"at least": [float(n) for n in lows], "realised with": [float(n) for n in ups]}
+    check.vanish(offs, tolerance=1e-7, part="pairs and outputs of the fewest neurons", details=details)
     check.compare(
         [float(n) for n in lows],
         "≤",
         [float(n) for n in ups],
         tolerance=0.0,
-        where=lambda i: f"layer {i + 1}: Rank_σ at least, and realised with",
-        details=details,
+        part="Rank_σ at least, and realised with",
+        where=lambda i: f"layer {i + 1}",
     )
-    check.compare(offs, "≤", 1e-7, tolerance=0.0, where="pairs and outputs")
-    terms = representation_cost_terms(Zs, subject.X, slope=net.slope, bias=net.bias)
-    check.compare(parameter_norms(made).total, "=", sum(terms), tolerance=1e-7, where="‖θ‖² of both")
+    terms = representation_cost_terms(Zs, subject.X, slope=net.slope, bias=net.bias, cut=ZERO)
+    check.compare(parameter_norms(made).total, "=", sum(terms), tolerance=1e-7, part="‖θ‖² of both")
     proof = certify_layer(net, subject.X, net.depth - 1, patterns=0)
     if proof.verdict == "certified":
-        where = "⟨∇, (K, K^σ − β²11ᵀ)⟩ at an optimal pair"
         most = off_the_border(max(proof.value - proof.lower_bound, ROUNDING * proof.value), terms[-2])
-        check.compare(proof.complementarity, "≤", most, tolerance=0.0, where=where)
+        check.vanish(proof.complementarity, tolerance=most, part="⟨∇, (K, K^σ − β²11ᵀ)⟩ at an optimal pair")
 
 
 def off_the_border(gap: float, spent: float) -> float:

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.claims._base import Check, Hypothesis, Subject, Verdict, claim
-from isthmus.claims._evidence import fit_exponent, gaussian_inputs
+from isthmus.claims._base import Check, Hypothesis, Part, Subject, claim
+from isthmus.claims._evidence import TRAINING, fit_exponent, gaussian_inputs
 from isthmus.constructions import FlowNetwork, flow_network
 from isthmus.linalg import log_pseudo_determinant, numerical_rank
 from isthmus.measures._identity_cost import KernelNorm, fewer_columns
-from isthmus.measures._mechanics import TOLERANCE, hamiltonian, momenta
+from isthmus.measures._mechanics import hamiltonian, momenta
+from isthmus.measures._stationarity import STATIONARY
 from isthmus.networks import LeakyResNet
-from isthmus.trace import LeakyTrace, activate, with_ones
+from isthmus.trace import LeakyTrace, activate, activation_derivative, with_ones
 
 
 def as_subject(made: FlowNetwork, **known: object) -> Subject:
@@ -34,9 +35,6 @@ def signed_start(width: int = 4, samples: int = 3, seed: int = 77, bias: float =
     # Momenta of entries below zero grow as e^(L̃p): small ones do not turn them.
     return A, torch.where(A > 0, B, 0.1 * B)
 
-
-#: Relative residual of W = L̃Bσ(A)ᵀ up to which a network counts as critical; what is compared is widened by it.
-CRITICAL = TOLERANCE
 
 NAMES = ("L̃ > 0", "ridge > 0 given", "critical point")
 
@@ -88,22 +86,36 @@ class Path:
     trace : LeakyTrace
     Bs : list of Tensor (w, N)
         B_0 … B_L.
-    residual : float
-        √(Σρ‖W − L̃Bσᵀ‖²/Σρ‖W‖²).
+    slopes : list of Tensor (w, N)
+        σ̇ at A_0 … A_{L-1}; at kinks that of the certificate.
     """
 
     trace: LeakyTrace
     Bs: list[Tensor]
-    residual: float
+    slopes: list[Tensor]
 
     @property
     def L_tilde(self) -> float:
         """The effective depth."""
         return self.trace.effective_depth
 
+    @property
+    def residual(self) -> float:
+        """√(Σρ‖W − L̃Bσᵀ‖²/Σρ‖W‖²), the residual of a certificate; ∞ where all weights vanish."""
+        squares = [(W.square().sum(), self.off(ell).square().sum()) for ell, W in enumerate(self.trace.Ws, start=1)]
+        total = (self.trace.rho[:, None] * torch.tensor(squares, dtype=torch.float64)).sum(0)
+        return math.sqrt(float(total[1] / total[0])) if float(total[0]) > 0.0 else math.inf
+
     def off(self, ell: int) -> Tensor:
         """W_ℓ − L̃B_ℓσ(A_{ℓ-1})ᵀ."""
         return self.trace.Ws[ell - 1] - self.L_tilde * self.Bs[ell] @ self.trace.sigma_A(ell - 1).mT
+
+    def leak(self, ell: int) -> float:
+        """ρ_ℓΣ|W̄_ℓᵀB_ℓ|·|σ̇ ⊙ A_{ℓ-1} − σ̄(A_{ℓ-1})|: what slopes at entries next to kinks take from homogeneity."""
+        A, width = self.trace.A(ell - 1), self.trace.width
+        pulled = self.trace.Ws[ell - 1][:, :width].mT @ self.Bs[ell]
+        missed = self.slopes[ell - 1] * A - activate(A, self.trace.slope)
+        return float(self.trace.rho[ell - 1]) * float((pulled * missed).abs().sum())
 
     def hamiltonians(self) -> list[float]:
         """𝓗(A_{ℓ-1}, B_ℓ), ℓ = 1 … L."""
@@ -124,27 +136,31 @@ class Path:
 
 
 def path_of(subject: Subject) -> tuple[Path | None, list[Hypothesis]]:
-    """The path with its momenta, and the hypotheses ``NAMES``; None unless all are met."""
+    """The path with its momenta, and the hypotheses ``NAMES``; None unless all are met.
+
+    Where the plain gradient does not vanish, the momenta are those of the derivatives at kinks that make it least.
+    """
     net, ridge = subject.net, subject.ridge
     L_tilde = net.effective_depth
     leak = Hypothesis.of(NAMES[0], L_tilde > 0, f"L̃ = {L_tilde:g}")
-    given = Hypothesis.of(NAMES[1], bool(ridge), "" if ridge else "ridge not given")
+    given = bool(ridge) and subject.Y is not None
+    training = Hypothesis.of(NAMES[1], given or None, "", supply="" if given else TRAINING)
     if subject.Y is None or not ridge or L_tilde <= 0:
-        why = "targets not given" if subject.Y is None else "no momenta"
-        return None, [leak, given, Hypothesis.of(NAMES[2], None, why)]
+        return None, [leak, training, Hypothesis.of(NAMES[2], None, "no momenta", supply="" if given else TRAINING)]
     trace = net.trace(subject.X)
-    Bs = momenta(trace, subject.Y, 2.0 * L_tilde * ridge, loss=subject.loss)
-    whole = Path(trace, Bs, math.nan)
-    counted = enumerate(trace.Ws, start=1)
-    squares = torch.stack([torch.stack([W.square().sum(), whole.off(ell).square().sum()]) for ell, W in counted])
-    total = (trace.rho[:, None] * squares).sum(0)
-    if float(total[0]) == 0.0:
-        return None, [leak, given, Hypothesis.of(NAMES[2], False, "all weights vanish")]
-    residual = math.sqrt(float(total[1] / total[0]))
-    found = f"W differs from L̃Bσ(A)ᵀ by {residual:.2g} of its norm"
-    critical = Hypothesis.of(NAMES[2], residual <= CRITICAL, found)
+    lam = 2.0 * L_tilde * ridge
+    plain = [activation_derivative(trace.A(ell), trace.slope) for ell in range(trace.depth)]
+    path = Path(trace, momenta(trace, subject.Y, lam, loss=subject.loss), plain)
+    if not path.residual <= STATIONARY and trace.slope != 1.0 and math.isfinite(path.residual):
+        assert subject.stationarity is not None
+        derivatives = subject.stationarity.derivatives
+        slopes = [trace.slope + (1.0 - trace.slope) * D.mT for D in derivatives]
+        path = Path(trace, momenta(trace, subject.Y, lam, loss=subject.loss, derivatives=derivatives), slopes)
+    residual = path.residual
+    found = f"W differs from L̃Bσ(A)ᵀ by {residual:.2g} of its norm" if math.isfinite(residual) else "weights vanish"
+    critical = Hypothesis.of(NAMES[2], residual <= STATIONARY, found)
     # No path, and no decomposition of its kernels, where nothing is going to be said.
-    return Path(trace, Bs, residual) if critical.status == "met" else None, [leak, given, critical]
+    return path if critical.status == "met" else None, [leak, training, critical]
 
 
 def critical_path(check: Check, subject: Subject) -> Path:
@@ -172,7 +188,9 @@ class StepIdentity:
         return max(abs(self.lhs), abs(self.rhs), 1e-300)
 
 
-def identities(check: Check, places: Sequence[StepIdentity], details: Mapping[str, Sequence[float]]) -> Verdict:
+def identities(
+    check: Check, places: Sequence[StepIdentity], details: Mapping[str, Sequence[float]], *, part: str
+) -> Part:
     """Both sides equal at every place, up to its own allowance; where this exceeds ``JUDGED`` the place is left out.
 
     Of a short step with any weights the residual of the whole path says nothing.
@@ -187,25 +205,26 @@ def identities(check: Check, places: Sequence[StepIdentity], details: Mapping[st
         "=",
         [place.rhs for place in kept],
         tolerance=[(place.rounding + place.residual) / place.size for place in kept],
+        part=part,
         where=[place.name for place in kept],
         details=details,
     )
 
 
-def first_order(check: Check, what: str, family: Sequence[Subject], errors: Sequence[float]) -> Verdict | None:
+def first_order(check: Check, what: str, family: Sequence[Subject], errors: Sequence[float]) -> Part | None:
     """Whether ``errors`` vanish like 1/L over networks of L steps; None with fewer than three that are not rounding."""
     pairs = [(float(one.net.layers), error) for one, error in zip(family, errors) if error > 1e-12]
     if len({layers for layers, _ in pairs}) < 3:
         return None
     rate = fit_exponent(*zip(*pairs))
     details = {f"{what}, by L": [error for _, error in pairs], f"exponent of {what}": rate.numbers}
-    where = f"exponent in L of {what}"
-    return check.compare(rate.value, "≤", -1.0 + ORDER_ROOM, tolerance=0.0, where=where, details=details)
+    part = f"exponent in L of {what}"
+    return check.compare(rate.value, "≤", -1.0 + ORDER_ROOM, tolerance=0.0, part=part, details=details)
 
 
 def family_of(subject: Subject) -> list[Subject]:
     """``known["family"]``: the same task on more and more steps; empty if not given."""
-    return list(subject.known.get("family", ()))
+    return subject.family(Subject) or []
 
 
 # ---- What holds along the Hamiltonian flow of a leaky ResNet: conservation, its bounds, and the law of the biases
@@ -239,13 +258,30 @@ def flow_family() -> Subject:
     about=LeakyResNet.kind,
 )
 def conserved_hamiltonian(check: Check, subject: Subject) -> None:
-    """−(2/L̃)𝓗 = ‖A‖²_{K+γI} − ‖∂_pA/L̃ + γB‖²_{K+γI} + γ‖B‖² at every step, and 𝓗 drifts by O(1/L) over a family.
+    """Spread max 𝓗 − min 𝓗 within what the steps let it move; −(2/L̃)𝓗 = ‖A‖² − ‖∂_pA/L̃ + γB‖² + γ‖B‖² at every step.
 
-    With W = L̃Bσ(A)ᵀ + D the difference of the sides is at most 2‖∂_pA/L̃ + γB‖‖D‖/L̃ + 3‖D‖²/L̃², because
-    ‖Dσ(A)‖_{K+γI} ≤ ‖D‖: that is the step's tolerance beyond rounding. ``known["family"]`` has networks on more and
-    more steps for one start; without it only the identity is judged, and the drift shown.
+    How far 𝓗 may move is computed from the steps, and is O(ρ): :func:`most_drift`. Where that is not less than |𝓗| the
+    steps are too long to speak of constancy. With W = L̃Bσ(A)ᵀ + D the difference of the sides of the identity is at
+    most 2‖∂_pA/L̃ + γB‖‖D‖/L̃ + 3‖D‖²/L̃², because ‖Dσ(A)‖_{K+γI} ≤ ‖D‖: that is the step's tolerance beyond rounding.
+    ``known["family"]`` has networks on more and more steps for one start, over which the drift must fall like 1/L.
     """
     path = critical_path(check, subject)
+    H = path.hamiltonians()
+    low, high = H.index(min(H)), H.index(max(H))
+    most = float(most_drift(path)[low, high])
+    middle = abs(float(torch.tensor(H, dtype=torch.float64).median()))
+    check.compare(
+        max(H) - min(H),
+        "≤",
+        most,
+        tolerance=IDENTITY,
+        # Constancy is relative to 𝓗: where the steps let it move by as much, nothing could fail.
+        scale=middle,
+        part="constant up to O(ρ)",
+        where=f"steps {min(low, high) + 1} and {max(low, high) + 1}, |𝓗| = {middle:.3g}",
+        details={"𝓗 by step": H, "drift of 𝓗 and O(ρ), shares of |𝓗|": [drift(H), most / max(middle, 1e-300)]},
+        trivial="" if most < middle else "the steps are too long to speak of constancy: O(ρ) is not less than |𝓗|",
+    )
     places, L_tilde = [], path.L_tilde
     for ell, step in enumerate(path.steps(), start=1):
         for share in SHARES:
@@ -256,9 +292,44 @@ def conserved_hamiltonian(check: Check, subject: Subject) -> None:
             rhs = moving - 2.0 / L_tilde * step.hamiltonian
             name = f"step {ell}, γ = {share:g}‖K‖"
             places.append(StepIdentity(lhs, rhs, left_by(step, moving, L_tilde), IDENTITY * max(lhs, abs(rhs)), name))
-    H = path.hamiltonians()
-    identities(check, places, {"𝓗 by step": H, "drift of 𝓗": [drift(H)]})
+    identities(check, places, {}, part="the identity")
     _rate(check, "drift of 𝓗", subject, lambda member: drift(member.hamiltonians()))
+
+
+@torch.no_grad()
+def most_drift(path: Path) -> Tensor:
+    """How far 𝓗(A_{ℓ-1}, B_ℓ) may be from 𝓗(A_{m-1}, B_m), for every two steps, (L, L): O(ρ).
+
+    With V_ℓ = (A_ℓ − A_{ℓ-1})/ρ_ℓ, G_ℓ = (B_{ℓ-1} − B_ℓ)/ρ_ℓ, Δσ_ℓ = σ(A_ℓ) − σ(A_{ℓ-1}), D_ℓ = W_ℓ − L̃B_ℓσ(A_{ℓ-1})ᵀ,
+
+    𝓗_{ℓ+1} − 𝓗_ℓ = ρ_ℓ⟨G_ℓ, V_ℓ⟩ − ρ_{ℓ+1}⟨G_{ℓ+1}, V_{ℓ+1}⟩ + (L̃/2)‖B_ℓΔσ_ℓᵀ‖² − (L̃/2)ρ²_{ℓ+1}‖G_{ℓ+1}σ(A_ℓ)ᵀ‖²
+    + L̃⟨B_ℓσ(A_{ℓ-1})ᵀ, B_ℓ(Δσ_ℓ − ρ_ℓσ̇ ⊙ V_ℓ)ᵀ⟩ + ρ_{ℓ+1}⟨D_{ℓ+1}, G_{ℓ+1}σ(A_ℓ)ᵀ⟩ − ρ_ℓ⟨D̄_ℓ, B_ℓ(σ̇ ⊙ V_ℓ)ᵀ⟩
+
+    exactly (docs/notes/mechanics.md). The first two telescope to what the ends leave; the squares, O(ρ²) each, are
+    summed; of what kinks and residuals leave the sizes are.
+    """
+    trace, L_tilde = path.trace, path.L_tilde
+    ends, squares, rests = [], [], []
+    for ell in range(1, trace.depth + 1):
+        rho, B, S = float(trace.rho[ell - 1]), path.Bs[ell], trace.sigma_A(ell - 1)
+        V, G, D = trace.derivative(ell), (path.Bs[ell - 1] - B) / rho, float(path.off(ell).norm())
+        moved, turned = B @ (rho * path.slopes[ell - 1] * V).mT, G @ S.mT
+        jumped = B @ (activate(trace.A(ell), trace.slope) - activate(trace.A(ell - 1), trace.slope)).mT
+        bent = float(((B @ S[: trace.width].mT) * (jumped - moved)).sum())
+        ends.append(rho * abs(float((G * V).sum())))
+        squares.append(
+            (-0.5 * L_tilde * rho**2 * float(turned.square().sum()), 0.5 * L_tilde * float(jumped.square().sum()))
+        )
+        rests.append((rho * D * float(turned.norm()), D * float(moved.norm()) + L_tilde * abs(bent)))
+    reach = torch.tensor(ends, dtype=torch.float64)
+    reach = reach[:, None] + reach
+    for terms in (squares, rests):
+        # Between steps n < m: of the first kind those at n + 1 … m, of the second those at n … m − 1.
+        first, second = torch.tensor(terms, dtype=torch.float64).unbind(1)
+        whole = torch.zeros(len(terms), dtype=torch.float64)
+        whole[1:] = (first[1:] + second[:-1]).cumsum(0)
+        reach = reach + (whole[:, None] - whole).abs()
+    return reach
 
 
 def left_by(step: Step, moving: float, L_tilde: float) -> float:
@@ -361,10 +432,12 @@ def _inequalities(steps: list[Step], gammas: list[float], L_tilde: float) -> lis
     about=LeakyResNet.kind,
 )
 def growth_by_biases(check: Check, subject: Subject) -> None:
-    """Tr[B_ℓA_ℓᵀ] = Tr[B_{ℓ-1}A_{ℓ-1}ᵀ] + ρ_ℓ‖b_ℓ‖²/L̃, exactly; ‖W_ℓ‖² = ‖W_1‖² + 2L̃Σρ‖b‖² up to O(1/L) over a family.
+    """Tr[B_ℓA_ℓᵀ] = Tr[B_{ℓ-1}A_{ℓ-1}ᵀ] + ρ_ℓ‖b_ℓ‖²/L̃, exactly; ‖W_ℓ‖² = ‖W_1‖² + 2L̃Σρ‖b‖² within what the steps leave.
 
     At any weights the left side grows by ρ_ℓ⟨B_ℓ1, b_ℓ⟩ (homogeneity of σ), and B_ℓ1 = b_ℓ/L̃ at critical points: what
-    a residual D leaves is ρ_ℓ‖D_b‖‖b_ℓ‖/L̃, the step's tolerance beyond rounding.
+    a residual D leaves is ρ_ℓ‖D_b‖‖b_ℓ‖/L̃, and what entries next to kinks leave is added: the step's tolerance beyond
+    rounding. Because ‖W_ℓ‖² = 2L̃(𝓗_ℓ + L̃Tr[B_ℓA_{ℓ-1}ᵀ]), the second law holds up to 2L̃ times the drift of 𝓗 and
+    2L̃²ρ|⟨B, ∂_pA⟩| at both ends, which is O(ρ).
     """
     path = critical_path(check, subject)
     trace, width = path.trace, path.trace.width
@@ -375,21 +448,53 @@ def growth_by_biases(check: Check, subject: Subject) -> None:
     for ell, W in enumerate(trace.Ws, start=1):
         b, rho = W[:, width:], float(trace.rho[ell - 1])
         grown = products[ell - 1] + 0.5 * FACTOR * rho * float(b.square().sum()) / path.L_tilde
-        left = rho * float(path.off(ell)[:, width:].norm()) * float(b.norm()) / path.L_tilde
+        left = rho * float(path.off(ell)[:, width:].norm()) * float(b.norm()) / path.L_tilde + path.leak(ell)
         places.append(StepIdentity(products[ell], grown, left, rounding, f"step {ell}"))
-    details = {"Tr[BAᵀ] by position": products, "‖W‖² by step": [float(W.square().sum()) for W in trace.Ws]}
-    identities(check, places, details)
+    sizes = torch.stack([W.square().sum() for W in trace.Ws])
+    details = {"Tr[BAᵀ] by position": products, "‖W‖² by step": sizes.tolist()}
+    errors, most = growth_of_weights(path)
+    worst = int(errors.argmax())
+    size = float(sizes.max())
+    check.compare(
+        float(errors[worst]) / size,
+        "≤",
+        float(most[worst]) / size,
+        tolerance=IDENTITY,
+        scale=1.0,
+        part="‖W_p‖² = ‖W_0‖² + 2L̃∫‖b‖² up to O(ρ), shares of max ‖W‖²",
+        where=f"step {worst + 1}",
+        details=details,
+        trivial="" if float(most[worst]) < size else "the steps are too long: O(ρ) is not less than ‖W‖²",
+    )
+    identities(check, places, {}, part="Tr[BAᵀ] step by step")
     if trace.bias != 0.0:
         _rate(check, "error of ‖W_p‖²", subject, _growth_error)
 
 
-def _growth_error(path: Path) -> float:
-    """max_ℓ |‖W_ℓ‖² − ‖W_1‖² − 2L̃Σ_{m<ℓ}ρ_m‖b_m‖²| relative to max‖W‖²."""
-    trace = path.trace
+@torch.no_grad()
+def growth_of_weights(path: Path) -> tuple[Tensor, Tensor]:
+    """|‖W_m‖² − ‖W_1‖² − 2L̃Σ_{1<ℓ≤m}ρ_ℓ‖b_ℓ‖²| and what the steps may leave of it, for each step m, (L,)."""
+    trace, L_tilde = path.trace, path.L_tilde
     sizes = torch.stack([W.square().sum() for W in trace.Ws])
-    biases = torch.stack([W[:, trace.width :].square().sum() for W in trace.Ws])
-    grown = FACTOR * path.L_tilde * (trace.rho * biases).cumsum(0)
-    return float((sizes[1:] - sizes[0] - grown[:-1]).abs().max() / sizes.max())
+    biases = trace.rho * torch.stack([W[:, trace.width :].square().sum() for W in trace.Ws])
+    grown = FACTOR * L_tilde * (biases.cumsum(0) - biases[0])
+    layers = range(1, trace.depth + 1)
+    off = torch.tensor([float(path.off(ell).norm()) for ell in layers], dtype=torch.float64)
+    pulled = [float(trace.rho[ell - 1] * (path.Bs[ell] * trace.derivative(ell)).sum().abs()) for ell in layers]
+    # What D leaves of ‖W‖² = L̃²‖Bσᵀ‖², and of Tr[BAᵀ] from step to step.
+    square = 2.0 * sizes.sqrt() * off + off.square() + 2.0 * L_tilde**2 * torch.tensor(pulled, dtype=torch.float64)
+    traces = [path.leak(ell) for ell in layers]
+    steps = (
+        2.0 * L_tilde * (biases.sqrt() * trace.rho.sqrt() * off + L_tilde * torch.tensor(traces, dtype=torch.float64))
+    )
+    most = 2.0 * L_tilde * most_drift(path)[0] + square + square[0] + steps.cumsum(0) - steps[0]
+    return (sizes - sizes[0] - grown).abs(), most
+
+
+def _growth_error(path: Path) -> float:
+    """max_m |‖W_m‖² − ‖W_1‖² − 2L̃Σ_{1<ℓ≤m}ρ_ℓ‖b_ℓ‖²| relative to max‖W‖²."""
+    errors, _ = growth_of_weights(path)
+    return float(errors.max() / max(float(W.square().sum()) for W in path.trace.Ws))
 
 
 # ---- The separation of time scales, and the cross term of linear networks (hamiltonian2024, §2.1 and §1.3)
@@ -434,7 +539,7 @@ def separated_time_scales(check: Check, subject: Subject) -> None:
         places.append(
             StepIdentity(lhs, rhs, left_by(step, moving, path.L_tilde), IDENTITY * max(lhs, abs(rhs)), f"step {ell}")
         )
-    identities(check, places, {"‖A‖²_K by step": [place.lhs for place in places]})
+    identities(check, places, {"‖A‖²_K by step": [place.lhs for place in places]}, part="time scales")
     if path.trace.slope == 1.0 and path.trace.bias == 0.0:
         _linear_part(check, path)
 
@@ -455,7 +560,7 @@ def _linear_part(check: Check, path: Path) -> None:
         "≤",
         remainder + IDENTITY * max(1.0, abs(whole), abs(change)),
         tolerance=0.0,
-        where="cross term",
+        part="cross term",
         details={"cross term, change of log|A|_+, bound of their difference": [whole, change, remainder]},
     )
 

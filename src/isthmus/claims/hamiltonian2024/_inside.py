@@ -66,9 +66,9 @@ def non_negative_inside(check: Check, subject: Subject) -> None:
     Derivatives count as bounded if the whole interval of their exponent in L̃ does. As the statement is about the
     limit, the distances are judged by their fitted exponents, not one by one.
     """
-    family: list[Subject] = sorted(subject.known.get("family", ()), key=lambda one: one.net.effective_depth)
+    family: list[Subject] = sorted(subject.family(Subject) or (), key=lambda one: one.net.effective_depth)
     if not family:
-        check.not_applicable("needs known['family']: subjects of growing L̃")
+        check.not_applicable("needs subjects of growing L̃", supply="known['family']")
     p0 = float(subject.known.get("p0", 0.5))
     depths = [one.net.effective_depth for one in family]
     check.assume(HYPOTHESES[0], len(set(depths)) >= 3, f"L̃ = {', '.join(f'{d:g}' for d in depths)}")
@@ -115,12 +115,14 @@ def _falling(check: Check, paths: list[Path], depths: list[float], p0: float) ->
         for what, values in series.items()
         if max(values) > SMALLEST
     }
+    # What is rounding from the start cannot fall further. Exponents are numbers of the order of 1.
+    found = [rates[what].value if what in rates else -math.inf for what in series]
     check.compare(
-        # What is rounding from the start cannot fall further.
-        [rates[what].value if what in rates else -math.inf for what in series],
+        found,
         "≤",
         FALLS,
         tolerance=0.0,
+        scale=1.0 + max((abs(value) for value in found if math.isfinite(value)), default=0.0),
         where=[f"{what}: exponent in L̃" for what in series],
         details={"L̃": depths, **series, **{f"exponent of {what}": rate.numbers for what, rate in rates.items()}},
     )

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from isthmus.claims._base import Check, Subject, claim, rounding
+from isthmus.claims._base import ABSENT, Check, Subject, claim, rounding
 from isthmus.claims._evidence import (
+    ONE,
     gaussian_inputs,
     largest_jump,
     off_kinks,
+    one_dimension,
     points_of,
     seeded,
     some_rows,
@@ -42,8 +44,9 @@ CLEAR = 1e-2
 #: Cells along each axis of the first picture of a classifier.
 RESOLUTION = 96
 
-#: How far a trained autoencoder may be from the identity on its data, and its rank from k; the tolerance follows.
-NEAR = 0.05
+#: How far a trained autoencoder may be from the identity on its data, and its rank from k; the tolerance follows, and
+#: above the second share of ‖J‖ nothing is judged.
+NEAR, JUDGED = 0.05, 0.1
 
 #: What is left of a change when a segment is halved to nothing, relative to the values: more is a jump.
 JUMP = 1e-6
@@ -80,7 +83,8 @@ def kernels_see_every_dimension(check: Check, subject: Subject) -> None:
     """
     known, Y = subject.known, subject.Y
     if Y is None or Y.ndim != 2 or "noise" not in known or len(subject.X) < 2:
-        check.not_applicable("needs targets and the standard deviation of their noise: known['noise']")
+        wanted = "Y, known['noise']" if Y is None else "known['noise']"
+        check.not_applicable("needs targets and the standard deviation of their noise", supply=wanted)
     rows = some_rows(subject.X, KERNEL_SAMPLES)
     X, Y = subject.X[rows], Y[rows]
     model = KernelRidge(known.get("kernel", "laplace")).fit(X, Y)
@@ -101,13 +105,14 @@ def kernels_see_every_dimension(check: Check, subject: Subject) -> None:
     expected = torch.minimum(numerical_rank(X - points[:, None]), numerical_rank(Y))
     clear = (unit * terms[:, 0] <= CLEAR * known["noise"] * _response(model, X, points, expected)).nonzero()[:, 0]
     if len(clear) == 0:
-        check.not_applicable("rounding is as large as what the noise makes of Jf")
+        check.not_applicable("rounding is as large as what the noise makes of Jf", cause="numerical")
     ranks = (s > unit * terms).sum(1)
     check.compare(
         ranks[clear],
         "=",
         expected[clear],
         tolerance=1e-12,
+        trivial=ABSENT,
         where=lambda i: f"point {int(clear[i])}",
         details={"least and largest singular value": [float(s.min()), float(s.max())]},
     )
@@ -138,28 +143,30 @@ def curved_stripes() -> Subject:
     "A classifier f = h∘g of bottleneck rank 1 has no tripoints: no point borders three classes",
     paper="rank2023",
     where="§5, 'Multiclass classification'",
-    hypotheses=("inputs in the plane", "three classes", "a layer of width 1", "partition resolved"),
+    hypotheses=("inputs in the plane", "three classes", ONE, "partition resolved"),
     sample=curved_stripes,
 )
 def stripes_do_not_meet(check: Check, subject: Subject) -> None:
-    """No tripoints in the box of the samples: g, up to the layer of width 1, is continuous, as networks are.
+    """No tripoints in the box of the samples: g, up to a layer or matrix of rank 1, is continuous, as networks are.
 
     ``known["classifier"]`` is looked at in place of the network.
     """
-    net, X = subject.net, subject.X
+    net, X, through = subject.net, subject.X, one_dimension(subject.net)
     check.assume("inputs in the plane", net.dims[0] == 2, f"{net.dims[0]} inputs")
     check.assume("three classes", net.dims[-1] >= 3, f"{net.dims[-1]} scores")
-    check.assume("a layer of width 1", min(net.dims) == 1, f"narrowest {min(net.dims)}")
+    check.assume(ONE, through is not None, through.said if through else f"narrowest {min(net.dims)}")
+    if check.unmet or through is None:
+        check.not_applicable()
     low, high = X.amin(0), X.amax(0)
-    if check.unmet or bool((low >= high).any()):
-        reason = "" if check.unmet else "the samples span no box"
-        check.assume("partition resolved", None, "not looked at")
-        check.not_applicable(reason)
+    if bool((low >= high).any()):
+        check.not_applicable("the samples span no box", cause="network")
     box = torch.stack([low, high], 1).tolist()
-    found = tripoints(subject.known.get("classifier", net), box, resolution=RESOLUTION)
+    found = tripoints(subject.known.get("classifier", through.net), box, resolution=RESOLUTION)
     seen = f"{len(found.classes)} classes, {found.state}"
     resolved = found.state == "computed" or (found.state == "unresolved" and len(found.tripoints) > 0)
-    check.assume("partition resolved", resolved, seen)
+    check.assume("partition resolved", resolved or None, seen)
+    if len(found.classes) < 3:
+        check.not_applicable(f"{seen}: three could not meet", cause="network")
     place = f", one near {[round(v, 4) for v in found.tripoints[0].tolist()]}" if len(found.tripoints) else ""
     check.compare(
         float(len(found.tripoints)),
@@ -203,37 +210,73 @@ def two_dimensional_autoencoder() -> Subject:
 def autoencoders_project(check: Check, subject: Subject) -> None:
     """‖J² − J‖ = 0 and ‖(1 − P_T)J‖ = 0: a projection onto the tangent space T, oblique or not.
 
-    ``known["tangents"]`` (N, d, k) has a basis of the tangent space at each sample. The identity is checked in
-    values, f(x) = x, and along the manifold, JT = T. What these and the (k+1)-st singular value leave, the tolerance
-    grants: J = UP + R with U = JT, PT = 1 gives ‖J² − J‖ ≤ ‖J‖²‖JT − T‖ + (1 + 2‖J‖)‖R‖.
+    ``known["tangents"]`` (N, d, k) has a basis of the tangent space at each sample; unless given it is that of the
+    nearest samples, with k the number of singular values of Jf that are not small, or ``known["k"]``. The identity is
+    checked in values, f(x) = x, and along the manifold, JT = T. What these and the singular values beyond k leave, the
+    tolerance of each sample grants. With J_k the leading part, R = J − J_k and E = JT − T, J_k = (J_kT)P for a P with
+    PT = 1, hence J_k² − J_k = J_k(E − RT)P and ‖P‖ ≤ ‖J‖/(1 − ε), ε = ‖E‖ + ‖R‖: ‖J² − J‖ is at most
+    ‖J‖²ε/(1 − ε) + (1 + 2‖J‖ + ‖R‖)‖R‖, and ‖(1 − P_T)J‖ at most ‖J‖ε/(1 − ε) + ‖R‖. Samples at which that is more than
+    a tenth of ‖J‖ are not judged.
     """
-    net, tangents = subject.net, subject.known.get("tangents")
-    if tangents is None or net.dims[0] != net.dims[-1]:
-        check.not_applicable("needs an autoencoder and tangents of its data: known['tangents']")
+    net = subject.net
+    if net.dims[0] != net.dims[-1]:
+        check.not_applicable(f"needs an autoencoder: {net.dims[0]} inputs, {net.dims[-1]} outputs", cause="network")
     found = points_of(subject)
-    T = torch.linalg.qr(tangents[found.index].double()).Q
+    check.add(found.kink_hypothesis)
+    if len(found.index) == 0:
+        check.not_applicable()
+    tangents = subject.known.get("tangents")
+    if tangents is None:
+        k = int(subject.known.get("k", (found.s > 0.5 * found.s[:, :1]).sum(1).max()))
+        T = local_tangents(subject.X, found.index, k)
+    else:
+        T = torch.linalg.qr(tangents[found.index].double()).Q
+    if T is None:
+        check.not_applicable("there are too few samples to tell tangent spaces from", cause="network")
     k, J, x = T.shape[-1], found.J, subject.X[found.index]
     scale = max(float((subject.X - subject.X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
-    check.add(found.kink_hypothesis)
-    if len(x) == 0:
-        check.not_applicable()
-    values = float((found.trace.outputs - x).norm(dim=1).max()) / scale
-    along = float(tangent_defect(J, T).max())
-    beyond = float(found.s[:, k:].sum(1).max()) if found.s.shape[1] > k else 0.0
-    least = float(found.s[:, k - 1].min())
-    check.assume("f = id on the manifold", max(values, along) <= NEAR, f"values {values:.2g}, JT {along:.2g}")
-    check.assume("Rank Jf = k", beyond <= NEAR < least, f"k = {k}, s_k ≥ {least:.3g}, beyond {beyond:.2g}")
     size = J.flatten(1).norm(dim=1)
-    largest = float(size.max())
-    off = (J - T @ (T.mT @ J)).flatten(1).norm(dim=1)
-    check.compare(
-        torch.cat([size + projection_defect(J), size + off]),
-        "=",
-        torch.cat([size, size]),
-        tolerance=rounding(net, condition=100 * largest) + (1 + largest) ** 2 * (along + beyond),
-        where=lambda i: f"{found.name(i % len(x))}, {'J² = J' if i < len(x) else 'image'}",
-        details={"‖J² − J‖ by sample": projection_defect(J).tolist()},
+    values = (found.trace.outputs - x).norm(dim=1) / scale
+    along = tangent_defect(J, T)
+    beyond = found.s[:, k:].norm(dim=1)
+    off_identity, rest, least = (
+        float(torch.maximum(values, along).max()),
+        float(beyond.max()),
+        float(found.s[:, k - 1].min()),
     )
+    said = f"values {float(values.max()):.2g}, JT {float(along.max()):.2g}"
+    check.assume("f = id on the manifold", off_identity <= NEAR, said)
+    check.assume("Rank Jf = k", rest <= NEAR < least, f"k = {k}, s_k ≥ {least:.3g}, beyond {rest:.2g}")
+    check.require()
+    exact = rounding(net, condition=100 * float(size.max()))
+    steepest, epsilon = found.s[:, 0], along + beyond
+    reach = steepest * epsilon / (1 - epsilon).clamp_min(1e-300)
+    lost = (1 + 2 * steepest + beyond) * beyond
+    off = (J - T @ (T.mT @ J)).flatten(1).norm(dim=1)
+    parts = (
+        (projection_defect(J), steepest * reach + lost, "J² = J"),
+        (off, reach + beyond, "Im J is the tangent space"),
+    )
+    for errors, left, part in parts:
+        granted = exact + left / size.clamp_min(1e-300)
+        kept = (granted <= JUDGED).nonzero()[:, 0]
+        check.vanish(
+            (errors / size.clamp_min(1e-300))[kept],
+            tolerance=granted[kept].tolist(),
+            part=part,
+            where=[found.name(int(row)) for row in kept],
+            details={f"{part}, relative error by sample": (errors / size.clamp_min(1e-300)).tolist()},
+        )
+
+
+def local_tangents(X: Tensor, index: Tensor, k: int) -> Tensor | None:
+    """Orthonormal bases of the k leading directions of the nearest samples, (P, d, k); None where there are too few."""
+    count = 2 * k + 2
+    if len(X) <= count or k == 0 or k > X.shape[1]:
+        return None
+    nearest = torch.cdist(X[index], X).topk(count + 1, largest=False).indices[:, 1:]
+    around = X[nearest] - X[index][:, None]
+    return torch.linalg.svd(around, full_matrices=False).Vh[:, :k].mT
 
 
 def _skeleton(name: str) -> Tensor:
@@ -305,7 +348,9 @@ def two_notions_apart(check: Check, subject: Subject) -> None:
     """
     name, X = subject.known.get("skeleton"), subject.X
     if name not in ("cross", "circle") or X.shape[1] != 2 or subject.net.dims[-1] != 2:
-        check.not_applicable("needs a map of the plane, the identity on 'cross' or 'circle': known['skeleton']")
+        plane = X.shape[1] == 2 and subject.net.dims[-1] == 2
+        wanted, cause = ("known['skeleton']", "") if plane else ("", "network")
+        check.not_applicable("needs a map of the plane, the identity on a cross or circle", cause=cause, supply=wanted)
     f: Callable[[Tensor], Tensor] | None = subject.known.get("function")
     points = _skeleton(name)
     image = subject.net.trace(points).outputs if f is None else f(points).detach()

@@ -13,11 +13,13 @@ from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
 from isthmus.claims._evidence import gaussian_inputs, seeded, uniform_inputs
 from isthmus.constructions import (
     Construction,
+    Known,
     compose,
     linear_network,
     parallel,
     three_part,
 )
+from isthmus.constructions._construction import everywhere
 from isthmus.measures import jacobian_rank, parameter_norms
 from isthmus.measures._representation_cost import Estimate, estimate_costs
 from isthmus.networks import FullyConnected
@@ -41,6 +43,9 @@ LEAST_DEPTHS = 4
 
 #: Half the interval of a slope, in ranks, above which it does not tell them apart.
 APART = 0.25
+
+#: Identity layers that are put into a network to make a family of it.
+EXTRA = (0, 2, 6, 14, 30)
 
 #: Relative difference up to which outputs of two networks are those of one function.
 SAME = 1e-8
@@ -114,11 +119,14 @@ def ranks_around_the_cost(check: Check, subject: Subject) -> None:
     """Rank_J ≤ R∞ ≤ Rank_BN, with R∞ the slope of ‖θ‖² in L, fitted over ``known["family"]``.
 
     A family is a sequence of constructions of one function, so its slope bounds R∞ from above; by C-rank-1 it is at
-    least Rank_J. The k that the maker knows, or ``known["rank"]``, stands for Rank_BN.
+    least Rank_J. The k that the maker knows, or ``known["rank"]``, stands for Rank_BN. Without a family the network is
+    made deeper by identity layers, and holds trivially.
     """
-    family = subject.known.get("family")
+    family = subject.family(Construction)
+    made = "by construction: identity layers were put behind the narrowest layer" if family is None else ""
+    family = deepened(subject.net) if family is None else family
     if family is None:
-        check.not_applicable("needs constructions of one function at several depths: known['family']")
+        check.not_applicable("identity layers need ReLU or slope 1, and a hidden layer", cause="network")
     k = int(subject.known.get("rank", family[0].known.rank))
     check.assume("a family by depth", _enough(family), f"{len(family)} networks, {NEEDED}")
     check.add(_one_function("one piecewise linear f on bounded Ω", family, subject.X))
@@ -133,6 +141,7 @@ def ranks_around_the_cost(check: Check, subject: Subject) -> None:
         "≤",
         [slope.value, float(k)],
         tolerance=_reach(family) + rounding(deepest),
+        trivial=made,
         where=lambda i: ("Rank_J ≤ slope", "slope ≤ Rank_BN")[i],
         details={
             "depth": [float(one.depth) for one in family],
@@ -140,6 +149,29 @@ def ranks_around_the_cost(check: Check, subject: Subject) -> None:
             "slope and its interval": [slope.value, slope.low, slope.high],
         },
     )
+
+
+def deepened(net: FullyConnected) -> list[Construction] | None:
+    """The function of a ReLU or linear network at growing depths, by identities behind its narrowest hidden layer."""
+    if net.slope not in (0.0, 1.0) or net.depth < 2:
+        return None
+    hidden = list(net.dims[1:-1])
+    ell, n = hidden.index(min(hidden)) + 1, min(hidden)
+    Ws, bs = [W.detach().double() for W in net.Ws], [b.detach().double() for b in net.bs]
+    norm = parameter_norms(net).total
+    family = []
+    for extra in EXTRA:
+        identity = [torch.eye(n, dtype=torch.float64)] * extra
+        zeros = [torch.zeros(n, dtype=torch.float64)] * extra
+        made = FullyConnected.from_weights(
+            [*Ws[:ell], *identity, *Ws[ell:]],
+            [*bs[:ell], *zeros, *bs[ell:]] if bs else None,
+            slope=net.slope,
+            bias=net.bias,
+        ).requires_grad_(False)
+        known = Known(norm + n * extra, n, norm - n * net.depth, everywhere(net.dims[0]))
+        family.append(Construction(made, known))
+    return family
 
 
 NOTIONS = ("Rank_J", "R∞", "narrowest layer")
@@ -188,7 +220,8 @@ def properties_of_a_rank(check: Check, subject: Subject) -> None:
     """
     known, X = subject.known, subject.X
     if not {"f", "g", "affine"} <= known.keys():
-        check.not_applicable("needs families of two functions and an affine one: known['f'], ['g'], ['affine']")
+        wanted = "known['f'], known['g'], known['affine']"
+        check.not_applicable("needs families of two functions and an affine one", supply=wanted)
     fs, gs, (A, affine) = known["f"], known["g"], known["affine"]
     sums = [parallel(f, g) for f, g in zip(fs, gs)]
     after, before = [compose(f, gs[0]) for f in fs], [compose(fs[0], g) for g in gs]

@@ -11,10 +11,10 @@ from isthmus.claims._evidence import (
     leaky_random_net,
     least_squares_minimum,
     points_of,
+    pulls,
     relu_random_net,
 )
 from isthmus.measures import parameter_norms
-from isthmus.measures._norms import Norms
 
 
 def _power_error(found: Points, power: float) -> float:
@@ -89,28 +89,26 @@ def singular_value_bound(check: Check, subject: Subject) -> None:
 def weak_balancedness(check: Check, subject: Subject) -> None:
     """‖W_ℓ‖² + ‖b_ℓ‖² = ‖W_{ℓ+1}‖², because rescaling a layer against the next leaves the function as it is.
 
-    Along that rescaling, by v = (W_ℓ, b_ℓ, −W_{ℓ+1}), the loss changes only by its ridge: 2·ridge·(a − b) = ⟨∇, v⟩ with
-    a, b the two sides. So a gradient of relative size r leaves |a − b| ≤ r·‖θ‖·√(a + b), whatever the network. That is
-    the tolerance, and the point is stationary only where it is small beside a and b: else this would say nothing.
+    Along that rescaling, by v = (W_ℓ, b_ℓ, −W_{ℓ+1}), the loss changes only by its ridge. With the slopes S at kinks of
+    the certificate, 2·ridge·(a − b) = ⟨∇(S), v⟩ − Σ(∂C/∂α_ℓ)(Sz − σ(z)) for a, b the two sides: entries that are near a
+    kink and not on it are not homogeneous. So a residual r leaves |a − b| ≤ r·‖θ‖·√(a + b) + κ_ℓ/(2·ridge), whatever
+    the network, and that is the tolerance.
     """
     norms = parameter_norms(subject.net)
-    sway = _sway(norms)
-    residual = at_a_minimum(check, subject, sway)
+    found = at_a_minimum(check, subject)
     if len(norms.weights) < 2:
-        check.not_applicable("one layer has no next one")
+        check.not_applicable("one layer has no next one", cause="network")
+    check.require()
+    assert found is not None and subject.ridge
     before, after = norms.layers[:-1], norms.weights[1:]
+    leak = torch.tensor(pulls(subject, subject.trace(), found).leak, dtype=torch.float64)
+    left = found.residual * (norms.total * (before + after)).sqrt() + leak / (2 * subject.ridge)
+    granted = rounding(subject.net) + left / torch.maximum(before, after).clamp_min(1e-300)
     check.compare(
         before,
         "=",
         after,
-        tolerance=rounding(subject.net) + residual * sway,
+        tolerance=granted.tolist(),
         where=lambda i: f"layers {i + 1} and {i + 2}",
         details={"‖W_ℓ‖² + ‖b_ℓ‖²": norms.layers.tolist(), "‖W_ℓ‖²": norms.weights.tolist()},
     )
-
-
-def _sway(norms: Norms) -> float:
-    """‖θ‖·√(a + b)/max(a, b), the largest over the pairs of layers."""
-    a, b = norms.layers[:-1], norms.weights[1:]
-    shares = (norms.total * (a + b)).sqrt() / torch.maximum(a, b).clamp_min(1e-300)
-    return float(shares.max()) if len(shares) else 0.0

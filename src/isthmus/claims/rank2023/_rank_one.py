@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from isthmus._errors import DataError, IsthmusError
-from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding
+from isthmus.claims._base import ABSENT, Check, Hypothesis, Part, Subject, claim, rounding
 from isthmus.claims._evidence import (
+    ONE,
+    TRAINING,
     Exponent,
     bare_network,
     fit_exponent,
     gaussian_inputs,
+    one_dimension,
     ridge_given,
     some_rows,
     steepest_on_segment,
@@ -29,9 +32,13 @@ from isthmus.measures import parameter_norms
 from isthmus.measures._tsp import diameter, path_lower_bound, shortest_path
 from isthmus.networks import FullyConnected
 from isthmus.objective import cost
+from isthmus.trace import Trace
 
 #: Samples at most that a fit of rank 1 goes through; a theorem about all data holds for some of it.
 FITTED = 200
+
+#: Outputs below this have distances whose squares have no float64.
+SMALLEST = 1e-140
 
 #: Samples at most whose shortest path is bounded, in O(n²) for each of many spanning trees.
 PATH_POINTS = 300
@@ -40,7 +47,7 @@ PATH_POINTS = 300
 def mean_squares(subject: Subject) -> Hypothesis:
     """Rows of numbers and mean squares: what these claims are about."""
     if subject.Y is None:
-        return Hypothesis.of("mean squares", None, "targets not given")
+        return Hypothesis.of("mean squares", None, "targets not given", supply=TRAINING)
     return Hypothesis.of("mean squares", subject.loss == "mse" and subject.Y.ndim == 2, f"loss {subject.loss}")
 
 
@@ -61,21 +68,21 @@ def fitted_by_rank_one() -> Subject:
     relation="≤",
 )
 def rank_one_bounds_the_loss(check: Check, subject: Subject) -> None:
-    """The whole loss of the network of ``rank_one`` through the data, at depths L, 2L and 4L with one C_N.
+    """The loss of the network at hand, where it is below the bound, and of ``rank_one`` through the data at L, 2L, 4L.
 
-    λ is ridge·L, or ``known["lambda"]`` in words of the paper, which must then agree. The loss of the network at hand
-    is in the details: above the bound it is no global minimum.
+    λ is ridge·L, or ``known["lambda"]`` in words of the paper, which must then agree. A network above the bound is no
+    global minimum, and says nothing; that the fit of rank 1 has that loss is how C_N is made.
     """
     L, known = subject.net.depth, subject.known
     check.add(ridge_given(subject), mean_squares(subject))
     lam = None if not subject.ridge else subject.ridge * L
     said = known.get("lambda", lam)
     least = math.ceil(math.log2(subject.net.dims[0] + 1)) + 2
-    check.assume("ridge = λ/L", None if lam is None else math.isclose(lam, said), f"ridge·L {lam}, λ {said}")
+    agree = None if lam is None else math.isclose(lam, said)
+    check.assume("ridge = λ/L", agree, f"ridge·L {lam}, λ {said}", supply="" if subject.ridge else TRAINING)
     check.assume("L ≥ ⌈log₂(n_0+1)⌉ + 2", least <= L, f"L = {L}, least {least}")
-    if check.unmet or subject.Y is None or lam is None:
-        check.assume("distinct inputs", None, "not looked at")
-        check.not_applicable()
+    check.require()
+    assert subject.Y is not None and lam is not None
     rows = some_rows(subject.X, FITTED)
     X, Y = subject.X[rows], subject.Y[rows]
     depths = [L, 2 * L, 4 * L]
@@ -88,29 +95,30 @@ def rank_one_bounds_the_loss(check: Check, subject: Subject) -> None:
     fits += [rank_one(X, Y, depth, direction=u) for depth in depths[1:]]
     losses = [whole_loss(fit.network, X, Y, lam / depth) for fit, depth in zip(fits, depths)]
     check.assume("distinct inputs", True, f"{len(X)} samples")
+    # The fit is exact up to rounding of sums of steep pieces, whose squares count.
+    tolerance = rounding(fits[-1].network, condition=100.0)
+    bounds, own = [lam * (1 + C_N / depth) for depth in depths], whole_loss(subject.net, X, Y, lam / L)
+    details = {"C_N": [C_N], "loss of the network": [own], "loss of the fit by depth": losses}
+    if own <= bounds[0] * (1 + tolerance):
+        check.compare(own, "≤", bounds[0], tolerance=tolerance, part="the network", where=f"{len(X)} samples")
+    else:
+        reason = f"its loss {own:.4g} is above the bound {bounds[0]:.4g}: no global minimum"
+        check.parts.append(Part("the network", "not applicable", reason=reason))
     check.compare(
         losses,
         "≤",
-        [lam * (1 + C_N / depth) for depth in depths],
-        # The fit is exact up to rounding of sums of steep pieces, whose squares count.
-        tolerance=rounding(fits[-1].network, condition=100.0),
+        bounds,
+        tolerance=tolerance,
+        part="a fit of rank 1",
         where=lambda i: f"L = {depths[i]}, {len(X)} samples",
-        details={
-            "C_N": [C_N],
-            "loss of the network": [whole_loss(subject.net, X, Y, lam / L)],
-            "loss of the fit by depth": losses,
-        },
+        details=details,
+        trivial="by construction: C_N is the norm of that fit",
     )
 
 
 def whole_loss(net: FullyConnected, X: Tensor, Y: Tensor, ridge: float) -> float:
     """Mean squares + ridge·‖θ‖², in float64."""
     return float(cost(net.trace(X).outputs, Y)) + ridge * parameter_norms(net).total
-
-
-def _narrow_layer(subject: Subject) -> int | None:
-    """The first layer of width 1, the input counted as 0."""
-    return next((ell for ell, width in enumerate(subject.net.dims) if width == 1), None)
 
 
 def paths_through_surfaces() -> Subject:
@@ -127,7 +135,7 @@ def paths_through_surfaces() -> Subject:
     "A function of bottleneck rank 1 has max‖Jf‖_op ≥ TSP(y_1…y_N)/diam(x_1…x_N), so ‖W‖² ≥ L(TSP/diam)^(2/L)",
     paper="rank2023",
     where="Thm 2 and Prop. 10",
-    hypotheses=("|slope| ≤ 1", "a layer of width 1", "two different inputs"),
+    hypotheses=("|slope| ≤ 1", ONE, "two different inputs"),
     sample=paths_through_surfaces,
     relation="≥",
 )
@@ -138,32 +146,45 @@ def paths_are_steep(check: Check, subject: Subject) -> None:
     on all of ℝ^d, which contains the hull. Above 15 points TSP is a lower bound. ``known["path growth"]`` maps k to
     point sets of growing size drawn from an image of dimension k: their paths must grow at least like N^(1−1/k).
     """
-    ell, net = _narrow_layer(subject), subject.net
+    through = one_dimension(subject.net)
     rows = some_rows(subject.X, PATH_POINTS)
     X = subject.X[rows]
     across = diameter(X)
-    check.assume("|slope| ≤ 1", abs(net.slope) <= 1.0, f"slope {net.slope:g}")
-    check.assume("a layer of width 1", ell is not None, f"narrowest {min(net.dims)}")
+    check.assume("|slope| ≤ 1", abs(subject.net.slope) <= 1.0, f"slope {subject.net.slope:g}")
+    check.assume(ONE, through is not None, through.said if through else f"narrowest {min(subject.net.dims)}")
     check.assume("two different inputs", across > 0, f"diameter {across:.3g}")
-    if check.unmet or ell is None:
+    if check.unmet or through is None:
         check.not_applicable()
+    net = through.net
     trace = net.trace(X)
-    g = X[:, 0] if ell == 0 else trace.preactivations[ell - 1][:, 0]
+    g = through.g(trace)
+    if 0.0 < float(trace.outputs.abs().max()) < SMALLEST:
+        check.not_applicable("outputs so small that their distances underflow", cause="numerical")
     try:
         steepest, walked = steepest_on_segment(net, X[g.argmin()], X[g.argmax()])
     except IsthmusError as error:
-        check.not_applicable(str(error))
+        check.not_applicable(str(error), cause="numerical")
     path = shortest_path(trace.outputs)
     need, L = path.value / across, net.depth
-    of = f"({path.state} path of {len(X)} points)"
+    of = f"{path.state} path of {len(X)} points, {through.said}"
     size = float(parameter_norms(net).weights.sum()) / L
-    places = [(steepest, need, f"max‖Jf‖_op {of}"), (size, need ** (2 / L), f"‖W‖²/L {of}")]
+    # Outputs that hardly differ are known to rounding of what they sum.
+    noise = rounding(net) * float(_terms_of_outputs(net, trace).norm(dim=1).max()) * len(X)
+    tolerance = rounding(net, condition=100.0) + noise / max(path.value, 1e-300)
     details = {"TSP, diam, length of the segment's image": [path.value, across, walked]}
+    check.compare(steepest, "≥", need, tolerance=tolerance, part="max‖Jf‖_op ≥ TSP/diam", where=of, details=details)
+    check.compare(size, "≥", need ** (2 / L), tolerance=tolerance, part="‖W‖²/L ≥ (TSP/diam)^(2/L)", where=of)
     for k, sets in subject.known.get("path growth", {}).items():
         growth = path_growth(sets)
-        places.append((growth.high, 1 - 1 / k, f"exponent of the path for k = {k}, upper end of its interval"))
-        details[f"exponent and its interval, k = {k}"] = growth.numbers
-    check.each(places, "≥", tolerance=rounding(net, condition=100.0), details=details)
+        check.compare(
+            growth.high,
+            "≥",
+            1 - 1 / k,
+            tolerance=tolerance,
+            part=f"exponent of the path for k = {k}, upper end of its interval",
+            details={f"exponent and its interval, k = {k}": growth.numbers},
+            trivial=ABSENT,
+        )
 
 
 def path_growth(sets: list[Tensor]) -> Exponent:
@@ -201,7 +222,7 @@ def nearly_rank_one_family() -> Subject:
     "If ‖W‖² ≤ L + C at a minimum, some layer ℓ = O(√L) has s_2(Z_ℓ)/s_1(Z_ℓ) = O(L^(−1/4))",
     paper="rank2023",
     where="Prop. 4 and Prop. 9",
-    hypotheses=("|slope| ≤ 1", "‖W‖² ≤ L + C", "balanced", "outputs not constant"),
+    hypotheses=("|slope| ≤ 1", "‖W‖² ≤ L + C", "balanced", "outputs not constant", "hidden layers"),
     sample=nearly_rank_one_family,
     relation="≤",
     erratum="Printed for s_1/s_2. The proof's bounds are used in a form that counts biases and every singular value.",
@@ -213,39 +234,73 @@ def layer_of_rank_one(check: Check, subject: Subject) -> None:
     λ_i are the eigenvalues of ZᵀZ/N. Because Σ_iλ_i(Z_ℓ) ≤ ‖W_ℓ‖²λ_1(Z_{ℓ-1}) + 2β⟨W_ℓμ, b_ℓ⟩ + β²‖b_ℓ‖², μ the mean
     of the layer before, and ‖W_ℓ‖² ≤ (L+C)/(L−ℓ+1) if balanced, the sum over layers telescopes. At m = √L the bound
     is O(L^{−1/2}), while the trace is at least the variance of the outputs over what the other layers can magnify.
-    Where ``known["family"]`` has networks of growing depth, with one ``known["C"]``, the exponent is fitted too.
+    Together they bound s_2/s_1 at that layer. ``known["family"]`` has networks of growing depth, with one
+    ``known["C"]``: the exponent is fitted too. Without either C is ‖W‖² − L, and mostly too large to say anything.
     """
-    family = [bare_network(one) for one in subject.known.get("family", [subject.net])]
+    family = [bare_network(one) for one in subject.family(Construction, FullyConnected) or [subject.net]]
     rows = subject.X[some_rows(subject.X, ROWS)]
     norms = [parameter_norms(net) for net in family]
     excess = [one.total - len(one.weights) for one in norms]
-    alone = len(family) == 1
-    C = subject.known.get("C", excess[0] if alone else None)
-    spread = [float(net.trace(rows).outputs.var(0, correction=0).sum()) for net in family]
-    within = None if C is None else max(excess) <= C + 1e-9 * abs(C)
-    increasing = None if C is None else all(_balanced_start(one.weights, C) for one in norms)
+    own = "C" not in subject.known
+    if own and len(family) > 1:
+        check.not_applicable("needs one C for all of the family", supply="known['C']")
+    C = float(subject.known.get("C", excess[0]))
+    spread = [_spread_of_outputs(net, rows) for net in family]
     check.assume("|slope| ≤ 1", all(abs(net.slope) <= 1 for net in family))
-    check.assume("‖W‖² ≤ L + C", within, f"‖W‖² − L from {min(excess):.4g} to {max(excess):.4g}, C {C}")
-    check.assume("balanced", increasing, "‖W_ℓ‖² ≤ (L+C)/(L−ℓ+1)")
-    check.assume("outputs not constant", min(spread) > 0, f"least variance {min(spread):.3g}")
-    if check.unmet or C is None:
-        check.not_applicable()
-    places, ratios = [], []
-    for net, variance in zip(family, spread):
-        if net.depth < 2:
-            check.not_applicable("there is no hidden layer")
-        tail, bound, least, trace, ratio = _narrowing(net, rows, float(C), variance)
-        places += [(tail, bound, f"L = {net.depth}: Σ_(i≥2)λ_i"), (least, trace, f"L = {net.depth}: trace")]
+    within = max(excess) <= C + 1e-9 * abs(C)
+    check.assume("‖W‖² ≤ L + C", within, f"‖W‖² − L from {min(excess):.4g} to {max(excess):.4g}, C {C:.4g}")
+    check.assume("balanced", all(_balanced_start(one.weights, C) for one in norms), "‖W_ℓ‖² ≤ (L+C)/(L−ℓ+1)")
+    known = all(variance > noise for variance, noise in spread)
+    said = f"least variance {min(spread)[0]:.3g}, of which rounding {min(spread)[1]:.1g}"
+    check.assume("outputs not constant", known, said)
+    check.assume(
+        "hidden layers", min(net.depth for net in family) > 1, f"least depth {min(net.depth for net in family)}"
+    )
+    check.require()
+    lemmas, ratios, bounds = [], [], []
+    for net, (variance, _) in zip(family, spread):
+        tail, bound, least, trace, ratio = _narrowing(net, rows, C, variance)
+        lemmas += [(tail, bound, f"L = {net.depth}: Σ_(i≥2)λ_i"), (least, trace, f"L = {net.depth}: trace")]
         ratios.append(ratio)
+        bounds.append(math.sqrt(bound / (least - bound)) if bound < least else math.inf)
     details = {"depth": [float(net.depth) for net in family], "least s_2/s_1 up to layer √L": ratios}
     # A layer of rank 1 up to rounding says no more than that the bound holds.
     seen = [(float(net.depth), r) for net, r in zip(family, ratios) if r > SMALLEST_RATIO]
     if len(seen) >= 3:
         rate = fit_exponent(*zip(*seen))
-        places.append((rate.low, -0.25, "exponent of s_2/s_1 in L, lower end of its interval"))
         details["exponent and its interval"] = rate.numbers
+        where = "lower end of its interval"
+        check.compare(rate.low, "≤", -0.25, tolerance=0.0, part="exponent of s_2/s_1 in L", where=where)
     tolerance = rounding(max(family, key=lambda net: net.depth), condition=100.0)
-    check.each(places, "≤", tolerance=tolerance, details=details)
+    vacuous = "its bound is not below 1: C is too large for this depth" if min(bounds) >= 1.0 else ""
+    names = [f"L = {net.depth}" for net in family]
+    check.compare(
+        ratios,
+        "≤",
+        [min(bound, 1.0) for bound in bounds],
+        tolerance=tolerance,
+        part="s_2/s_1",
+        where=names,
+        details=details,
+        trivial=vacuous,
+    )
+    # Of any network its own C makes these true; one C for a family, or one that was named before, is a test.
+    alone = "C is the network's own: so it is in every network" if own else ""
+    check.each(lemmas, "≤", tolerance=tolerance, part="the bounds of the proof", trivial=alone)
+
+
+@torch.no_grad()
+def _spread_of_outputs(net: FullyConnected, X: Tensor) -> tuple[float, float]:
+    """Variance of the outputs, and what rounding makes of it where they are constant."""
+    trace = net.trace(X)
+    noise = (rounding(net) * _terms_of_outputs(net, trace)).square().mean(0).sum()
+    return float(trace.outputs.var(0, correction=0).sum()), float(noise)
+
+
+def _terms_of_outputs(net: FullyConnected, trace: Trace) -> Tensor:
+    """Σ|Wα| + |βb|, the sizes of what each output sums, (N, d_out)."""
+    terms = trace.activations[-1].abs() @ trace.Ws[-1].abs().mT
+    return terms + (net.bias * trace.bs[-1]).abs() if trace.bs else terms
 
 
 def _balanced_start(weights: Tensor, C: float) -> bool:
@@ -318,12 +373,11 @@ def no_more_than_the_truth(check: Check, subject: Subject) -> None:
     """
     truth, L = subject.known.get("truth"), subject.net.depth
     if truth is None:
-        check.not_applicable("needs f* as a construction of this depth: known['truth']")
+        check.not_applicable("needs f* as a construction of this depth", supply="known['truth']")
     check.add(ridge_given(subject), mean_squares(subject))
     check.assume("f* written at depth L", truth.depth == L, f"depths {truth.depth} and {L}")
-    if check.unmet or subject.Y is None or subject.ridge is None:
-        check.add(*(Hypothesis.of(name, None, "not looked at") for name in ("y_i = f*(x_i)", "loss ≤ that of f*")))
-        check.not_applicable()
+    check.require()
+    assert subject.Y is not None and subject.ridge
     total = parameter_norms(subject.net).total
     own = whole_loss(subject.net, subject.X, subject.Y, subject.ridge)
     best = whole_loss(truth.network, subject.X, subject.Y, subject.ridge)
@@ -336,6 +390,7 @@ def no_more_than_the_truth(check: Check, subject: Subject) -> None:
         k + C / L,
         tolerance=rounding(subject.net) + 1e-9,
         where=f"k = {k}, C = {C:.4g}",
+        trivial="follows from its hypotheses: a loss not above that of f* bounds the norm",
         details={"‖Ŵ‖²/L": [total / L], "‖θ*‖²/L": [parameter_norms(truth.network).per_depth]},
     )
 
@@ -372,9 +427,8 @@ def regime_of_recovery(check: Check, subject: Subject) -> None:
     """
     truth = subject.known.get("truth")
     if truth is None or subject.known.get("independent") is None:
-        check.not_applicable(
-            "needs f* as a construction, and whether inputs are i.i.d.: known['truth'], known['independent']"
-        )
+        wanted = "known['truth'], known['independent']"
+        check.not_applicable("needs f* as a construction, and whether inputs are i.i.d.", supply=wanted)
     k, L = truth.known.rank, truth.depth
     X = subject.X[some_rows(subject.X, PATH_POINTS)]
     Y = truth.network.trace(X).outputs
@@ -386,7 +440,8 @@ def regime_of_recovery(check: Check, subject: Subject) -> None:
         else _reproduces(truth, subject.X, subject.Y)
     )
     check.assume("independent inputs", bool(subject.known["independent"]))
-    if check.unmet or sizes[0] < 2:
+    check.require()
+    if sizes[0] < 2:
         check.assume("N above the threshold", None, f"{len(X)} samples")
         check.not_applicable()
     across = max(diameter(X), 1e-300)
@@ -407,6 +462,7 @@ def regime_of_recovery(check: Check, subject: Subject) -> None:
         "≤",
         [need[-1] ** (2 / L), *constants],
         tolerance=rounding(truth.network),
+        trivial=ABSENT,
         where=lambda i: f"norms over L, N = {len(X)}" if i == 0 else f"R1 of rank 1, N = {sizes[i - 1]}",
         details={
             "N": [float(n) for n in sizes],
