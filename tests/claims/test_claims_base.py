@@ -41,7 +41,7 @@ def compare(lhs, relation, rhs, *, hypotheses=(MET,), **options):
         (1.0, "≤", 101.0, "holds trivially"),
         (101.0, "≥", 1.0, "holds trivially"),
         (float("inf"), "≤", 1.0, "fails"),
-        (0.0, "=", 0.0, "holds"),
+        (0.0, "=", 0.0, "holds trivially"),
         (math.inf, "=", math.inf, "not applicable"),
         (math.inf, "≤", math.inf, "not applicable"),
         (math.inf, "=", -math.inf, "fails"),

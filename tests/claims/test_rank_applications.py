@@ -190,17 +190,25 @@ def test_projections_may_be_oblique():
 
 
 def test_tangents_are_those_of_the_nearest_samples():
-    """Without given ones: a curve, known to a few degrees, and a network that projects onto it along its normals."""
-    sample = CLAIMS["C-rank-12"].sample()
-    known = local_tangents(sample.X, torch.arange(len(sample.X)), 2)
-    straight = Subject(sample.net, sample.X, sample.Y)
-    assert known.shape == (40, 4, 2)
-    t, r = torch.tensor([[1.0], [2.0]]).double(), torch.tensor([[0.2, 0.4]]).double()
-    net = FullyConnected.from_weights([r, t], slope=1.0)
-    X = torch.linspace(-1, 1, 19).double()[:, None] * t.mT
-    assert evaluate("C-rank-12", Subject(net, X)).status == "holds"
-    assert evaluate("C-rank-12", Subject(net, X[:3])).cause == "network"
-    assert evaluate("C-rank-12", straight).status != "fails"
+    """Without given ones: exact on the flat pieces of a folded surface, none across its folds."""
+    z = 2 * torch.rand(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) - 1
+    X = torch.cat([z, 0.5 * z.abs()], 1)
+    T, where = local_tangents(X, torch.arange(300), 2)
+    assert 60 < len(where) < 300
+    slopes = 0.5 * z[where].sign()
+    true = torch.cat([torch.eye(2).double().expand(len(where), 2, 2), torch.diag_embed(slopes)], 1)
+    off = (true - T @ (T.mT @ true)).flatten(1).norm(dim=1)
+    assert float(off.median()) < 1e-12 and float(off.max()) < 0.05
+    # f(x) = (x_0, x_1, ½|x_0|, ½|x_1|), an oblique projection onto it.
+    split = torch.tensor([[1, 0, 0, 0], [-1, 0, 0, 0], [0, 1, 0, 0], [0, -1, 0, 0]], dtype=torch.float64)
+    join = torch.tensor([[1, -1, 0, 0], [0, 0, 1, -1], [0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]], dtype=torch.float64)
+    net = FullyConnected.from_weights([split, join])
+    found = evaluate("C-rank-12", Subject(net, X))
+    assert found.status == "holds" and found.margin < 0.1
+    # Too few samples, and a network that is not the identity there.
+    assert evaluate("C-rank-12", Subject(net, X[:5])).cause == "network"
+    other = FullyConnected.from_weights([split, 1.2 * join])
+    assert "f = id" in evaluate("C-rank-12", Subject(other, X)).reason
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-2])

@@ -452,7 +452,8 @@ class Check:
         index = int(torch.where(infinite, torch.full_like(slack, math.inf), order).argmin())
         least, allowed = float(slack[index]), float(granted[index])
         a, b = float(left[index]), float(right[index])
-        status, reason = _grade(least, allowed, trivial)
+        empty = "both sides vanish" if a == b == 0.0 and scale is None else ""
+        status, reason = _grade(least, allowed, trivial or empty)
         if status == "fails":
             reason = f"{a:.6g} {relation} {b:.6g} is wrong by {-least:.2g} of the larger side"
         place = where if isinstance(where, str) else where(index) if callable(where) else where[index]

@@ -48,6 +48,9 @@ RESOLUTION = 96
 #: above the second share of ‖J‖ nothing is judged.
 NEAR, JUDGED = 0.05, 0.1
 
+#: Share of the least direction of a plane by which the nearest samples may be off it.
+FLAT = 0.02
+
 #: What is left of a change when a segment is halved to nothing, relative to the values: more is a jump.
 JUMP = 1e-6
 
@@ -173,6 +176,7 @@ def stripes_do_not_meet(check: Check, subject: Subject) -> None:
         "=",
         0.0,
         tolerance=0.0,
+        scale=1.0,
         where=seen + place,
         details={"classes that touch, pairs": [float(found.adjacency.sum()) / 2]},
     )
@@ -211,7 +215,8 @@ def autoencoders_project(check: Check, subject: Subject) -> None:
     """‖J² − J‖ = 0 and ‖(1 − P_T)J‖ = 0: a projection onto the tangent space T, oblique or not.
 
     ``known["tangents"]`` (N, d, k) has a basis of the tangent space at each sample; unless given it is that of the
-    nearest samples, with k the number of singular values of Jf that are not small, or ``known["k"]``. The identity is
+    nearest samples, where these lie in a plane, with k the number of singular values of Jf that are not small, or
+    ``known["k"]``. The identity is
     checked in values, f(x) = x, and along the manifold, JT = T. What these and the singular values beyond k leave, the
     tolerance of each sample grants. With J_k the leading part, R = J − J_k and E = JT − T, J_k = (J_kT)P for a P with
     PT = 1, hence J_k² − J_k = J_k(E − RT)P and ‖P‖ ≤ ‖J‖/(1 − ε), ε = ‖E‖ + ‖R‖: ‖J² − J‖ is at most
@@ -225,31 +230,28 @@ def autoencoders_project(check: Check, subject: Subject) -> None:
     check.add(found.kink_hypothesis)
     if len(found.index) == 0:
         check.not_applicable()
-    tangents = subject.known.get("tangents")
+    tangents, points = subject.known.get("tangents"), torch.arange(len(found.index))
     if tangents is None:
         k = int(subject.known.get("k", (found.s > 0.5 * found.s[:, :1]).sum(1).max()))
-        T = local_tangents(subject.X, found.index, k)
+        T, points = local_tangents(subject.X, found.index, k)
+        if len(points) == 0:
+            check.not_applicable("no sample has nearest ones that lie in a k-dimensional plane", cause="network")
     else:
         T = torch.linalg.qr(tangents[found.index].double()).Q
-    if T is None:
-        check.not_applicable("there are too few samples to tell tangent spaces from", cause="network")
-    k, J, x = T.shape[-1], found.J, subject.X[found.index]
+    k, J, s, x = T.shape[-1], found.J[points], found.s[points], subject.X[found.index[points]]
     scale = max(float((subject.X - subject.X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
     size = J.flatten(1).norm(dim=1)
-    values = (found.trace.outputs - x).norm(dim=1) / scale
+    values = (found.trace.outputs[points] - x).norm(dim=1) / scale
     along = tangent_defect(J, T)
-    beyond = found.s[:, k:].norm(dim=1)
-    off_identity, rest, least = (
-        float(torch.maximum(values, along).max()),
-        float(beyond.max()),
-        float(found.s[:, k - 1].min()),
-    )
+    beyond = s[:, k:].norm(dim=1)
+    off_identity, rest = float(torch.maximum(values, along).max()), float(beyond.max())
+    least = float(s[:, k - 1].min())
     said = f"values {float(values.max()):.2g}, JT {float(along.max()):.2g}"
     check.assume("f = id on the manifold", off_identity <= NEAR, said)
     check.assume("Rank Jf = k", rest <= NEAR < least, f"k = {k}, s_k ≥ {least:.3g}, beyond {rest:.2g}")
     check.require()
     exact = rounding(net, condition=100 * float(size.max()))
-    steepest, epsilon = found.s[:, 0], along + beyond
+    steepest, epsilon = s[:, 0], along + beyond
     reach = steepest * epsilon / (1 - epsilon).clamp_min(1e-300)
     lost = (1 + 2 * steepest + beyond) * beyond
     off = (J - T @ (T.mT @ J)).flatten(1).norm(dim=1)
@@ -264,19 +266,25 @@ def autoencoders_project(check: Check, subject: Subject) -> None:
             (errors / size.clamp_min(1e-300))[kept],
             tolerance=granted[kept].tolist(),
             part=part,
-            where=[found.name(int(row)) for row in kept],
+            where=[found.name(int(points[row])) for row in kept],
             details={f"{part}, relative error by sample": (errors / size.clamp_min(1e-300)).tolist()},
         )
 
 
-def local_tangents(X: Tensor, index: Tensor, k: int) -> Tensor | None:
-    """Orthonormal bases of the k leading directions of the nearest samples, (P, d, k); None where there are too few."""
+def local_tangents(X: Tensor, index: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Orthonormal bases of the k leading directions of the nearest samples, (Q, d, k), and at which of ``index``, (Q,).
+
+    Only where the nearest samples are off that plane by less than ``FLAT`` of its least direction: across a fold there
+    is no tangent space.
+    """
     count = 2 * k + 2
-    if len(X) <= count or k == 0 or k > X.shape[1]:
-        return None
+    if len(X) <= count or not 0 < k <= X.shape[1]:
+        return X.new_zeros(0, X.shape[1], max(k, 1)), index[:0]
     nearest = torch.cdist(X[index], X).topk(count + 1, largest=False).indices[:, 1:]
     around = X[nearest] - X[index][:, None]
-    return torch.linalg.svd(around, full_matrices=False).Vh[:, :k].mT
+    _, s, Vh = torch.linalg.svd(around, full_matrices=False)
+    flat = (s[:, k:].norm(dim=1) <= FLAT * s[:, k - 1]).nonzero()[:, 0]
+    return Vh[flat, :k].mT, flat
 
 
 def _skeleton(name: str) -> Tensor:
