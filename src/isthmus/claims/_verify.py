@@ -32,7 +32,7 @@ from isthmus.claims._base import (
 )
 from isthmus.claims._evidence import points_of
 from isthmus.measures import parameter_norms
-from isthmus.networks import FullyConnected, LeakyResNet, Network, from_torch
+from isthmus.networks import Network, from_torch
 from isthmus.objective import LOSSES, class_indices
 
 if TYPE_CHECKING:
@@ -277,7 +277,8 @@ def verify(
 
 def in_words(subject: Subject) -> str:
     """What the network is near to: its norm beside that of its rank, its layers beside isometries, its Hamiltonian."""
-    judge = {FullyConnected.kind: _of_layers, LeakyResNet.kind: _of_a_path}.get(network_kind(subject.net))
+    judges = {CLAIMS["C-bn-6"].about: _of_layers, CLAIMS["C-ham-4"].about: _of_a_path}
+    judge = judges.get(network_kind(subject.net))
     try:
         return judge(subject) if judge is not None else ""
     except NOT_COMPUTED as error:

@@ -95,8 +95,8 @@ def function_pairs(subject: Subject, joins: Sequence[str] = JOINS) -> tuple[list
         # Copies: `.double()` would convert the networks of the caller.
         pair = Pair(copy.deepcopy(f).double(), copy.deepcopy(g).double(), join, join)
         return [pair] if met else [], Hypothesis.of(name, met, f"known['join'] is {join}")
-    net = subject.net
-    if net.depth > 1 and "f∘g" in joins and (is_linear(net) or net.slope == 0.0):
+    net, given = subject.net, {"f", "g"} & subject.known.keys()
+    if not given and net.depth > 1 and "f∘g" in joins and (is_linear(net) or net.slope == 0.0):
         number = min(net.depth - 1, CUTS) if max(net.dims) <= WIDE else 1
         layers = torch.linspace(0, net.depth, number + 2).round().long().unique().tolist()[1:-1]
         cut = [Pair(*_halves(net, ell), "f∘g", f"cut after layer {ell}") for ell in layers]
@@ -518,7 +518,7 @@ def _family(
     subject: Subject,
 ) -> tuple[list[int], CostEstimate, tuple[FullyConnected, FullyConnected], str] | None:
     """Depths, costs fitted over them, two networks whose representations can be compared, and why it is trivial."""
-    given, made = subject.family(Construction, FullyConnected), ""
+    given, made = subject.family(Construction, type(subject.net)), ""
     if given is None and not is_linear(subject.net):
         given, made = deepened(subject.net), "by construction: identity layers were put behind the narrowest layer"
     if given is not None and len({one.depth for one in given}) >= 5:

@@ -344,7 +344,7 @@ def diverging_representations(check: Check, subject: Subject) -> None:
 
     ``known["exponent"]`` is γ. ``known["family"]`` puts other networks of f in the place of those of Example 20.
     """
-    gamma, given = subject.known.get("exponent"), subject.family(Construction, FullyConnected)
+    gamma, given = subject.known.get("exponent"), subject.family(Construction, type(subject.net))
     if gamma is None or subject.X.shape[1] != 3:
         about, cube = "is about the networks of Example 20, on [0,1]³", subject.net.dims[0] == subject.net.dims[-1] == 3
         check.not_applicable(about, cause="" if cube else "kind", supply="known['exponent']" if cube else "")

@@ -74,7 +74,7 @@ def few_classes_meet(check: Check, subject: Subject) -> None:
     resolved = met > 0 or all(one.complete for one in found)
     check.assume("partition resolved", resolved, f"{sum(one.boxes for one in found)} boxes of layer {ell}")
     where = f"k = {k}, {seen} classes, {len(draws)} changes of the biases of {net.depth} layers"
-    check.compare(float(met), "=", 0.0, tolerance=0.0, where=where)
+    check.compare(float(met), "=", 0.0, tolerance=0.0, scale=1.0, where=where)
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def layer_of_rank_one(check: Check, subject: Subject) -> None:
     Together they bound s_2/s_1 at that layer. ``known["family"]`` has networks of growing depth, with one
     ``known["C"]``: the exponent is fitted too. Without either C is ‖W‖² − L, and mostly too large to say anything.
     """
-    family = [bare_network(one) for one in subject.family(Construction, FullyConnected) or [subject.net]]
+    family = [bare_network(one) for one in subject.family(Construction, type(subject.net)) or [subject.net]]
     rows = subject.X[some_rows(subject.X, ROWS)]
     norms = [parameter_norms(net) for net in family]
     excess = [one.total - len(one.weights) for one in norms]
