@@ -146,6 +146,16 @@ def test_a_shifted_layer_fails():
     assert status("C-bn-13", subject.replace(known={"Ws": shifted})) == "fails"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_directions_that_f_does_not_see_are_cut(seed):
+    """A third direction of 3e-12 in the first layer: its inverse made of rounding a cost of 3e-3."""
+    L, size = 4, 1e-9 ** (1 / 4)
+    Qs = [orthogonal(5, 5, seed=10 * seed + ell) for ell in range(L + 1)]
+    values = [torch.tensor([1.0, size, 3e-12 * (ell == 0), 0, 0], dtype=torch.float64) for ell in range(L)]
+    net = FullyConnected.from_weights([Qs[ell + 1] * values[ell] @ Qs[ell].mT for ell in range(L)], slope=1.0)
+    assert status("C-bn-13", Subject(net.requires_grad_(False), gaussian(9, 5))) == "holds"
+
+
 def test_a_relu_network_that_attains_its_bound():
     s = torch.tensor([2.0, 0.5, 1.3], dtype=torch.float64)
     net = FullyConnected.from_weights([torch.diag(s ** (1 / 5))] * 5)

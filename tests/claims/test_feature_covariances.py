@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from judged import status, verdict
+from networks_of_all_kinds import drawn_subject
 
 from isthmus import FullyConnected
 from isthmus.claims import CLAIMS
@@ -420,3 +421,10 @@ def test_the_border(monkeypatch):
     )
     found = verdict("C-feat-12", doubled_bipartite())
     assert found.status == "fails" and "∇" in found.where
+
+
+@pytest.mark.parametrize("seed", [194, 559, 589])
+def test_segments_between_ill_conditioned_pairs(seed):
+    """Linear and low-rank networks: ∞ ≤ 1.02, or a convexity that rounding of small eigenvalues broke."""
+    subject = drawn_subject(seed)[1]
+    assert status("C-feat-11", subject.replace(X=subject.X[:8], Y=subject.Y[:8])) != "fails"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from judged import verdict
+from networks_of_all_kinds import drawn_subject
 
 from isthmus import FullyConnected
 from isthmus.claims._base import CLAIMS, Subject
@@ -103,6 +104,11 @@ def test_ill_conditioned_data_are_judged_above_a_cut():
     assert 0 < float(moved.norm()) < 1e-9
     # What no sample sees of the first layer stays as it was.
     assert_close(useless_part(judged.subject.trace())[0], useless_part(net.trace(X))[0])
+
+
+def test_a_singular_value_at_the_edge_of_rounding_decides_nothing():
+    """3.3e-15 beside a numerical rank that is cut at 3.3e-15: Ψ and the cost counted it differently."""
+    assert verdict("C-feat-1", drawn_subject(11299)[1]).status == "holds"
 
 
 # --------------------------------------------------------------------------------------------------------- C-feat-3

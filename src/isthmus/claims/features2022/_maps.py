@@ -30,7 +30,7 @@ from isthmus.trace import Trace, activate, with_ones
 SPREAD, SPREAD_OF_COVARIANCES = 1e7, 1e4
 
 #: Size of a representation below which its covariance is not known, and share of the largest singular value up to which
-#: others are zero where covariances are compared.
+#: others are zero: clear of where the numerical rank of two nearly equal matrices would differ.
 SMALLEST, ZERO = 1e-70, 1e-13
 
 #: Samples of which N × N covariances are formed.
@@ -59,7 +59,7 @@ def underflows(trace: Trace) -> bool:
 class Cut:
     """A subject whose layers use only the singular directions of their inputs above a cut, and what that did.
 
-    ``share`` is the cut: 0 where the network was well conditioned and is the subject's own.
+    ``share`` is the cut: what is rounding where the network was well conditioned and is the subject's own.
     """
 
     subject: Subject
@@ -75,8 +75,8 @@ def well_conditioned(subject: Subject, most: float) -> Cut:
     see at all (below rounding) stays, as the useless part W̃_ℓ. The theorems are about any network, and judged of this.
     """
     trace, net = subject.trace(), subject.net
-    if spread(trace) <= most:
-        return Cut(subject, 0.0, f"s_1/s_r = {spread(trace):.2g}")
+    if spread(trace, cut=ZERO) <= most:
+        return Cut(subject, ZERO, f"s_1/s_r = {spread(trace, cut=ZERO):.2g}")
     Ws, bs, S = [], [], with_ones(subject.X.mT, net.bias)
     for ell in range(1, trace.depth + 1):
         W = trace.Ws[ell - 1]
