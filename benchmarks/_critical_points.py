@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from isthmus import LeakyResNet, mechanics, ridge_from
 from isthmus.experiments.hamiltonian2024._trained import KINKS, split
-from isthmus.measures import MechanicsArrays, on_kinks, read_spectrum
+from isthmus.measures import MechanicsArrays, read_spectrum
+from isthmus.measures._stationarity import _Derivatives
 from isthmus.networks._leaky_resnet import LeakyMetric
 from isthmus.objective import cost
 from isthmus.problems import teacher
-from isthmus.trace import LeakyTrace
 
 #: How near a kink counts as on it; bounds of |A|/rms(A).
 TOLERANCES = (0.0, KINKS / 10.0, KINKS, 10.0 * KINKS)
@@ -210,11 +210,16 @@ def near_zero(net: LeakyResNet, X: Tensor) -> dict[str, Any]:
     return {"decades": list(DECADES), "living_neurons": alive, **shares}
 
 
-def elsewhere(trace: LeakyTrace, ell: int, tolerance: float) -> Tensor:
+_AT_KINKS = _Derivatives.masks
+
+
+def elsewhere(problem: _Derivatives, tau: float) -> list[Tensor]:
     """As many entries of each neuron as are on their kinks, at samples drawn by lot."""
-    mask = on_kinks(trace, ell, tolerance)
-    lots = torch.rand(mask.shape, generator=torch.Generator().manual_seed(ell), dtype=torch.float64)
-    return torch.gather(mask, 1, lots.argsort(1))
+    found = []
+    for place, mask in enumerate(_AT_KINKS(problem, tau)):
+        lots = torch.rand(mask.shape, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
+        found.append(torch.gather(mask, 0, lots.argsort(0)))
+    return found
 
 
 def ended(setting: Setting, net: LeakyResNet) -> dict[str, Any]:
@@ -228,7 +233,7 @@ def ended(setting: Setting, net: LeakyResNet) -> dict[str, Any]:
 
     found = [seen(kinks) for kinks in TOLERANCES]
     plain, resolved = found[0], found[TOLERANCES.index(KINKS)]
-    with mock.patch("isthmus.measures._mechanics.on_kinks", elsewhere):
+    with mock.patch.object(_Derivatives, "masks", elsewhere):
         control = [seen(kinks).total_residual for kinks in TOLERANCES]
     loss, g, theta = gradient(net, X, Y, setting.ridge)
     reading = read_spectrum(plain.weight_spectra[setting.layers // 2])

@@ -1,6 +1,7 @@
 """Do trainings end at stationary points? Twelve of them, with the residual at kinks, the kind of point and the loss.
 
-``python benchmarks/stationary.py [NAME …]``: those whose names contain one of the words, or all.
+``python benchmarks/stationary.py [--quick] [NAME …]``: those whose names contain one of the words, or all; with
+``--quick`` the first alone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ if __name__ == "__main__":
         f"{'training':36} {'params':>7} {'live':>6} {'state':>10} {'r':>8} {'kinks':>6} {'plain':>6} "
         f"{'loss':>9} {'flat loss':>9} {'least ev/2λ':>11} {'s':>6} {'flat s':>6}  kind"
     )
-    for training in TRAININGS:
-        if len(sys.argv) > 1 and not any(word in training.name for word in sys.argv[1:]):
-            continue
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    chosen = [one for one in TRAININGS if not words or any(word in one.name for word in words)]
+    for training in chosen[:1] if "--quick" in sys.argv else chosen:
         losses = []
         for finish in ("flat", "stationary"):
             net, X, Y = training.make()

@@ -163,12 +163,12 @@ def test_ranks_that_do_not_fit():
 
 
 def test_only_fully_connected_layers_are_joined():
-    class Doubled(FullyConnected):
+    class DoubledOutputs(FullyConnected):
         def forward(self, X):
             return 2 * super().forward(X)
 
     f = random_net([3, 4, 3])
-    for other in (Doubled([3, 4, 3]), LeakyResNet(3, 3, width=4, layers=5), torch.nn.Linear(3, 3), None):
+    for other in (DoubledOutputs([3, 4, 3]), LeakyResNet(3, 3, width=4, layers=5), torch.nn.Linear(3, 3), None):
         found = verdict("C-bn-2", Subject(f, gaussian(9, 3), known={"f": f, "g": other}))
         assert found.status == "not applicable" and "needs two functions" in found.reason
 
