@@ -142,6 +142,11 @@ class Subject:
         return self.net.trace(self.X if rows is None else self.X[rows])
 
     @cached_property
+    def cache(self) -> dict[str, Any]:
+        """What many claims need, computed once."""
+        return {}
+
+    @cached_property
     def stationarity(self) -> Stationarity | None:
         """How near to a stationary point of cost + ridge·‖θ‖² it is, kinks resolved; None without targets and ridge."""
         if self.Y is None or not self.ridge:

@@ -67,6 +67,8 @@ def one_dimension(net: FullyConnected) -> OneDimension | None:
             f"layer {narrow} has width 1",
         )
     for ell, W in enumerate(net.Ws):
+        if not _nearly_rank_one(W.detach().double()):
+            continue
         U, s, Vh = torch.linalg.svd(W.detach().double(), full_matrices=False)
         if float(s[0]) > 0.0 and float(s[1]) <= CUT * float(s[0]):
             Ws = [M.detach().double() for M in net.Ws]
@@ -76,6 +78,13 @@ def one_dimension(net: FullyConnected) -> OneDimension | None:
             said = f"W_{ell + 1} cut to rank 1, s_2/s_1 = {float(s[1] / s[0]):.1g}"
             return OneDimension(cut.requires_grad_(False), partial(_along, ell, Vh[0]), said)
     return None
+
+
+def _nearly_rank_one(W: Tensor) -> bool:
+    """Whether one step of power iteration leaves little of W: cheap, where a decomposition of wide layers is not."""
+    v = W.mT @ (W @ torch.randn(W.shape[1], dtype=W.dtype, generator=seeded(0)))
+    v = v / v.norm().clamp_min(1e-300)
+    return bool((W - torch.outer(W @ v, v)).norm() <= 1e-3 * W.norm())
 
 
 def _along(ell: int, v: Tensor, trace: Trace) -> Tensor:
@@ -211,15 +220,32 @@ def off_kinks(trace: Trace) -> Tensor:
     return off
 
 
-@torch.no_grad()
 def points_of(subject: Subject, *, points: int = POINTS) -> Points:
-    """Choose the points and differentiate there; none where the Jacobian or the bound on its error overflows."""
+    """Choose the points and differentiate there; none where the Jacobian or the bound on its error overflows.
+
+    Once for a subject: many claims are about the same points, and Jacobians of wide networks are dear.
+    """
+    if "points" not in subject.cache:
+        subject.cache["points"] = _points_of(subject)
+    found: Points = subject.cache["points"]
+    if len(found.index) <= points:
+        return found
+    rows = some_rows(found.index, points)
+    fewer = {name: getattr(found, name)[rows] for name in ("index", "J", "s", "error")}
+    return replace(found, trace=_some(found.trace, rows), **fewer)
+
+
+@torch.no_grad()
+def _points_of(subject: Subject) -> Points:
     net = subject.net
     dims = (net.Ws[0].shape[1], *(W.shape[0] for W in net.Ws))
     # Three live copies of the widest intermediate product.
-    most = chunk_rows(points, 24.0 * min(dims[0], dims[-1]) * max(dims), POINT_BYTES)
+    most = chunk_rows(POINTS, 24.0 * min(dims[0], dims[-1]) * max(dims), POINT_BYTES)
     candidates = some_rows(subject.X, 4 * most)
     whole = subject.trace(candidates)
+    # A trace has copies of the weights; that of these points is kept.
+    own = zip((W.detach() for W in net.Ws), whole.Ws)
+    whole = replace(whole, Ws=tuple(W if W.dtype == V.dtype and torch.equal(W, V) else V for W, V in own))
     off = off_kinks(whole).nonzero()[:, 0]
     rows = off[some_rows(off, most)]
     # |δJ| ≲ eps · n · L · Π‖W_ℓ‖_op, by the usual bound for a product.

@@ -181,12 +181,13 @@ def rank_of_symmetric_functions(check: Check, subject: Subject) -> None:
     if "action" in known and "quotient_dimension" in known:
         moves, dimension = _moves(known["action"]), int(known["quotient_dimension"])
     else:
-        _, s, Vh = torch.linalg.svd(net.Ws[0].detach().double(), full_matrices=True)
-        dimension = int((s > rank_tolerance(s, (len(Vh), len(s)))).sum())
-        if dimension == len(Vh):
+        W = net.Ws[0].detach().double()
+        s = torch.linalg.svdvals(W)
+        dimension = int((s > rank_tolerance(s, (W.shape[0], W.shape[1]))).sum())
+        if dimension == W.shape[1]:
             wanted = "known['action'], known['quotient_dimension']"
             check.not_applicable("needs a group that leaves f as it is", supply=wanted)
-        hidden = Vh[dimension:]
+        hidden = torch.linalg.svd(W, full_matrices=True).Vh[dimension:]
         moves = [lambda X: X + gaussian_inputs(len(X), len(hidden), 0) @ hidden]
         made = "by construction: the translations are those that W_1 does not see"
     check.assume(_QUOTIENT, True, dimension)

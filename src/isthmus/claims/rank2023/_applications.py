@@ -226,6 +226,12 @@ def autoencoders_project(check: Check, subject: Subject) -> None:
     net = subject.net
     if net.dims[0] != net.dims[-1]:
         check.not_applicable(f"needs an autoencoder: {net.dims[0]} inputs, {net.dims[-1]} outputs", cause="network")
+    scale = max(float((subject.X - subject.X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
+    off = (subject.trace().outputs - subject.X).norm(dim=1) / scale
+    if float(off.min()) > NEAR:
+        # Before any Jacobian.
+        check.assume("f = id on the manifold", False, f"values differ by {float(off.min()):.2g} or more")
+        check.not_applicable()
     found = points_of(subject)
     check.add(found.kink_hypothesis)
     if len(found.index) == 0:
@@ -239,7 +245,6 @@ def autoencoders_project(check: Check, subject: Subject) -> None:
     else:
         T = torch.linalg.qr(tangents[found.index].double()).Q
     k, J, s, x = T.shape[-1], found.J[points], found.s[points], subject.X[found.index[points]]
-    scale = max(float((subject.X - subject.X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
     size = J.flatten(1).norm(dim=1)
     values = (found.trace.outputs[points] - x).norm(dim=1) / scale
     along = tangent_defect(J, T)

@@ -44,6 +44,9 @@ LEAST_DEPTHS = 4
 #: Half the interval of a slope, in ranks, above which it does not tell them apart.
 APART = 0.25
 
+#: Width up to which networks are made deeper.
+WIDEST = 512
+
 #: Identity layers that are put into a network to make a family of it.
 EXTRA = (0, 2, 6, 14, 30)
 
@@ -126,7 +129,8 @@ def ranks_around_the_cost(check: Check, subject: Subject) -> None:
     made = "by construction: identity layers were put behind the narrowest layer" if family is None else ""
     family = deepened(subject.net) if family is None else family
     if family is None:
-        check.not_applicable("identity layers need ReLU or slope 1, and a hidden layer", cause="network")
+        why = f"identity layers need ReLU or slope 1, a hidden layer, and widths up to {WIDEST}"
+        check.not_applicable(why, cause="network")
     k = int(subject.known.get("rank", family[0].known.rank))
     check.assume("a family by depth", _enough(family), f"{len(family)} networks, {NEEDED}")
     check.add(_one_function("one piecewise linear f on bounded Ω", family, subject.X))
@@ -153,7 +157,7 @@ def ranks_around_the_cost(check: Check, subject: Subject) -> None:
 
 def deepened(net: FullyConnected) -> list[Construction] | None:
     """The function of a ReLU or linear network at growing depths, by identities behind its narrowest hidden layer."""
-    if net.slope not in (0.0, 1.0) or net.depth < 2:
+    if net.slope not in (0.0, 1.0) or net.depth < 2 or max(net.dims) > WIDEST:
         return None
     hidden = list(net.dims[1:-1])
     ell, n = hidden.index(min(hidden)) + 1, min(hidden)
