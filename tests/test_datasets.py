@@ -82,11 +82,13 @@ def test_where_it_is_looked_for(fake, tmp_path, monkeypatch, packed, inner):
     assert mnist().pixels[0, 5] == 5
 
 
-def test_beside_the_working_directory(fake, tmp_path, monkeypatch):
+def test_no_folder_is_searched_that_nobody_named(fake, tmp_path, monkeypatch):
     fake[1](tmp_path / "shared" / "data" / "mnist")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    assert mnist().name == "mnist"
+    monkeypatch.delenv(datasets.FOLDER, raising=False)
+    with pytest.raises(DataError, match="is not set"):
+        mnist()
 
 
 def test_absent_files_say_what_to_do(fake, tmp_path, monkeypatch):

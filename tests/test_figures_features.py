@@ -142,7 +142,6 @@ def test_nearest_mean_leaves_the_sample_out():
 def test_without_images_the_error_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.delenv(datasets.FOLDER, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     for figure in (FeaturesFigure1(), FeaturesFigure2()):
         with pytest.raises(DataError, match="ISTHMUS_DATA"):
             figure.compute(silent)

@@ -99,10 +99,6 @@ class Kinked:
                 functional_call(self.net, self.split(theta), (self.X[part],))
         return [torch.cat(parts) for parts in found]
 
-    def linearised(self, slopes: Sequence[Tensor], offsets: Sequence[Tensor]) -> OfRows:
-        """S·z + c."""
-        return lambda place, Z, _, part: slopes[place][part] * Z + offsets[place][part]
-
     def first_order(
         self, theta: Tensor, slopes: Sequence[Tensor], offsets: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:

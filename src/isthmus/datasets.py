@@ -81,8 +81,8 @@ class Images:
 def mnist(folder: str | os.PathLike[str] | None = None) -> Images:
     """MNIST's 10,000 test images of handwritten digits, 28 × 28, from files of the user's.
 
-    Looked for, in this order: ``folder``; the folder named by the environment variable ISTHMUS_DATA; ``../shared/data``
-    beside the working directory and beside the checkout. Each may hold the two files of the test part, as published or
+    Looked for, in this order: ``folder``; the folder named by the environment variable ISTHMUS_DATA. Each
+    may hold the two files of the test part, as published or
     unpacked (``t10k-images-idx3-ubyte[.gz]``, ``t10k-labels-idx1-ubyte[.gz]``), or a folder ``mnist`` with them.
 
     Nothing is allocated by what a file declares: its header and its content must be those of MNIST, bit for bit.
@@ -165,13 +165,12 @@ def _find(folder: str | os.PathLike[str] | None) -> Path:
         roots = [Path(folder)]
     else:
         own = os.environ.get(FOLDER)
-        checkout = Path(__file__).resolve().parents[2]
-        roots = [*([Path(own)] if own else []), *(p.parent / "shared" / "data" for p in (Path.cwd(), checkout))]
+        roots = [Path(own)] if own else []
     for root in roots:
         for place in (root / "mnist", root):
             if all(_file(place, part) is not None for part in (_IMAGES, _LABELS)):
                 return place
-    looked = "not in " + ", ".join(dict.fromkeys(shown(root) for root in roots))
+    looked = f"not in {shown(roots[0])}" if roots else f"no folder, and {FOLDER} is not set"
     return fail(
         "mnist",
         f"a folder must hold {_IMAGES.name}.gz and {_LABELS.name}.gz",

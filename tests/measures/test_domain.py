@@ -11,7 +11,6 @@ import torch
 from isthmus import DataError, IsthmusError
 from isthmus.claims.bottleneck2023 import _domains as claims_domains
 from isthmus.measures import domain_measures, parameter_norms
-from isthmus.measures._domain import bending_cost
 from isthmus.networks import FullyConnected
 from tools import assert_close, gaussian, generator, orthogonal
 
@@ -83,8 +82,6 @@ def test_the_claim_of_the_identity_agrees():
     assert low == pytest.approx(math.log(2.0), abs=1e-6)
     # A network that is the identity there costs at least that much more than kL.
     assert parameter_norms(subject.net).total - subject.net.depth >= low
-    P, Q = orthogonal(5, 2, seed=1), orthogonal(5, 2, seed=2)
-    assert bending_cost(P, Q) == pytest.approx(claims_domains.bending_cost(P, Q))
 
 
 def identity_on_a_plane(X, k, depth):

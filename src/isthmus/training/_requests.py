@@ -8,6 +8,7 @@ kind together. So every network has its own line search, curvature, random numbe
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from operator import is_not
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -23,16 +24,16 @@ Result = TypeVar("Result")
 Steps = Generator["Request", Any, Result]
 
 
-class Request:
+class Request(ABC):
     """Something that can be answered alone or together with others of its kind."""
 
     __slots__ = ()
     #: Of several kinds that wait, the first is answered first: who is behind in its step catches up with the others.
     order: ClassVar[int] = 0
 
+    @abstractmethod
     def answer(self) -> Any:
         """For one network."""
-        raise NotImplementedError
 
     @staticmethod
     def answer_all(requests: Sequence[Any]) -> Sequence[Any]:

@@ -18,6 +18,7 @@ from isthmus.claims.bottleneck2023._costs import Embedding, into_an_orthant
 from isthmus.constructions import interpolant_1d, three_part
 from isthmus.linalg import rank_tolerance
 from isthmus.measures import parameter_norms
+from isthmus.measures._domain import bending_cost
 from isthmus.measures._geodesic import planarity
 from isthmus.networks import FullyConnected
 
@@ -101,14 +102,6 @@ def _identity_error(subject: Subject) -> float:
         return math.inf
     difference = subject.trace().outputs - subject.X
     return float(difference.norm() / subject.X.norm().clamp_min(1e-300))
-
-
-def bending_cost(P: Tensor, Q: Tensor) -> float:
-    """Σ_i log(1 + sin φ_i) over the principal angles of two subspaces with orthonormal bases P, Q (d, k)."""
-    cosines = torch.linalg.svdvals(P.mT @ Q).clamp(0.0, 1.0)
-    # Sines from the residual: those of small angles are lost in √(1 − cos²).
-    sines = torch.linalg.svdvals(Q - P @ (P.mT @ Q)).clamp(0.0, 1.0).flip(0)
-    return float(torch.where(cosines > 0.5, sines, (1 - cosines.square()).sqrt()).log1p().sum())
 
 
 def _planar(check: Check, subject: Subject, k: int, tangents: Tensor) -> None:
