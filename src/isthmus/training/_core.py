@@ -25,7 +25,7 @@ from isthmus.networks._direct import use_threads
 from isthmus.networks._network import hooks_of
 from isthmus.training._checkpoint import Checkpoints, TrainingState
 from isthmus.training._first_order import FirstOrder, Optimiser, OptimiserState, ScaleDown
-from isthmus.training._lbfgs import LBFGS
+from isthmus.training._lbfgs import LBFGS, Memory, Pairs
 from isthmus.training._narrow import Narrow
 from isthmus.training._newton import Newton
 from isthmus.training._objective import Objective, Stack, Value
@@ -105,6 +105,7 @@ class _Room:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs, self.threads = jobs, torch.get_num_threads()
         self.stacks: dict[bool, Stack] = {}
+        self.memories: dict[tuple[int, torch.dtype], Memory] = {}
 
     def stack(self, *, double: bool) -> Stack:
         """Made when it is needed."""
@@ -121,6 +122,12 @@ class _Room:
             Xs, Ys = [data(job.X) for job in self.jobs], [data(job.Y) for job in self.jobs]
             self.stacks[double] = Stack(nets, Xs, Ys, self.jobs[0].settings["loss"])
         return self.stacks[double]
+
+    def memory(self, size: int, stack: Stack) -> Memory:
+        """For the curvature of all; of a single network no longer than it is needed."""
+        if len(self.jobs) == 1:
+            return Memory(size, stack.theta)
+        return self.memories.setdefault((size, stack.theta.dtype), Memory(size, stack.theta, len(self.jobs)))
 
     @contextmanager
     def objective(self, index: int, *, double: bool) -> Iterator[Objective]:
@@ -230,7 +237,10 @@ class _Training:
             return FirstOrder(phase, objective.theta, self.generator)
         metric = hooks_of(objective.net).metric(self.settings["loss"]) if phase.metric else None
         kind = {"narrow": Narrow, "newton": Newton}.get(phase.method, LBFGS)
-        return kind(phase, objective.theta, metric, self.generator)
+        memory = self.room.memory(phase.memory, objective.stack)
+        return kind(
+            phase, objective.theta, metric, self.generator, Pairs(phase.memory, objective.theta, memory, self.index)
+        )
 
     # ---------------------------------------------------------------- the loop
 
