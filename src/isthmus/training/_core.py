@@ -428,6 +428,7 @@ class _Training:
         rest = self.plan[self.phase :]
         return all(
             (p.method == "lbfgs" or p.finishing)
+            and p.finishing == phase.finishing
             and p.ridge_start == p.ridge_end == 1.0
             and p.precision == phase.precision
             for p in rest
