@@ -76,6 +76,8 @@ def test_several_networks_remember_what_each_would_alone(copied):
         T = S * (1.0 + gaussian(3, length, seed=100 + step).square())
         if step == 6:
             T[1] = -T[1]
+        if step == 13:
+            T[2] = float("nan")
         if step == 9:
             for owner in (together[2], alone[2]):
                 owner.clear()

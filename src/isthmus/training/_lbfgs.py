@@ -275,7 +275,7 @@ class Remember(Request):
 
         def compute(chosen: Sequence[Remember], which: Which) -> Iterable[None]:
             s, t = torch.stack([r.s for r in chosen]), torch.stack([r.t for r in chosen])
-            if bool(((s * t).sum(1) <= CURVED * s.norm(dim=1) * t.norm(dim=1)).any()):
+            if not bool(((s * t).sum(1) > CURVED * s.norm(dim=1) * t.norm(dim=1)).all()):
                 return [r.answer() for r in chosen]
             memory, places = chosen[0].pairs.memory, (chosen[0].pairs.begin, chosen[0].pairs.end)
             places = memory.write(which, *places, s, t)
