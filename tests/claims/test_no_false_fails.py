@@ -279,6 +279,7 @@ def test_no_false_fail_on_networks_of_all_kinds(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_no_false_fail_on_two_thousand_networks(monkeypatch):
     statuses, caught = survey(range(10_000, 12_000), monkeypatch)
     judged = {identity for identity, status in statuses if status == "holds"}
