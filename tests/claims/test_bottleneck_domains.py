@@ -88,7 +88,9 @@ def bent_line(share=1.0):
     signs = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     last = share * torch.tensor([[1.0, -1.0], [1.0, 1.0]], dtype=torch.float64)
     # Positive on its way: the second layer's neurons are [t]_+ and [-t]_+.
-    net = FullyConnected.from_weights([read, signs, last], [torch.full((1,), 2.0), torch.tensor([-2.0, 2.0]), torch.zeros(2)])
+    net = FullyConnected.from_weights(
+        [read, signs, last], [torch.full((1,), 2.0), torch.tensor([-2.0, 2.0]), torch.zeros(2)]
+    )
     return Subject(net.double(), torch.stack([t, t.abs()], 1))
 
 

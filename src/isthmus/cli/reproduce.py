@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from isthmus.cli.base import UNDETERMINED, AsJson
-from isthmus.cli.reproduce_all import described, keep, reproduce_all
+from isthmus.cli.base import AsJson
+from isthmus.cli.reproduce_all import described, exit_code, keep, reproduce_all
 from isthmus.cli.screen import COLOURS, console, plain, print_json, table, text
 
 
@@ -46,7 +46,8 @@ def reproduce(
     """Run the experiment behind a figure, judge it, and keep it as a folder.
 
     The folder holds report.html to look at, and config.json, arrays.safetensors, verdicts.json, provenance.json and
-    the figure. `all` goes on where it stopped: what is kept already is shown, not run again.
+    the figure. `all` goes on where it stopped: what is kept already is shown, not run again. The exit code is 1 if a
+    statement fails, or could not be tested by the whole figure; a quick variant may be too small to test it.
     """
     from isthmus.experiments import find_experiment, find_experiments, parse_overrides
 

@@ -63,7 +63,7 @@ def reproduce_all(
 
 
 def exit_code(run: Run, *, quick: bool) -> int:
-    """1 if a statement fails, or could not be tested: by a quick variant, which may be too small for that, it need not."""
+    """1 if a statement fails, or could not be tested; quick variants may be too small to test it."""
     return UNDETERMINED if run.status == "fails" or (run.status == "undetermined" and not quick) else 0
 
 

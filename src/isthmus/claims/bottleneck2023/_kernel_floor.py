@@ -10,7 +10,7 @@ from isthmus.claims._evidence import random_subject, some_rows
 from isthmus.measures import ntk_trace, parameter_norms
 from isthmus.trace import Trace
 
-#: Samples at which the kernel is evaluated, evenly spaced; with biases fewer, as each layer's share is carried to the end.
+#: Samples at which the kernel is evaluated, evenly spaced; fewer with biases, as each layer is carried to the end.
 ROWS, ROWS_WITH_BIASES = 64, 16
 
 UNBIASED = "no biases"
@@ -26,14 +26,14 @@ def positive_net() -> Subject:
 
 @claim(
     "C-bn-16",
-    "Tr Θ(x,x) ≥ Σ_ℓ ‖J(α̃_ℓ→f)α̃_ℓ(x)‖²/‖(W_ℓ, b_ℓ)‖²_op; without biases ‖f(x)‖²·Σ_ℓ 1/‖W_ℓ‖²_op ≥ L‖f(x)‖²/(‖θ‖²/L): "
-    "the kernel grows with the depth",
+    "Tr Θ(x,x) ≥ Σ_ℓ ‖J(α̃_ℓ→f)α̃_ℓ(x)‖²/‖(W_ℓ, b_ℓ)‖²_op; without biases ‖f(x)‖²·Σ_ℓ 1/‖W_ℓ‖²_op ≥ "
+    "L‖f(x)‖²/(‖θ‖²/L): the kernel grows with the depth",
     paper="bottleneck2023",
     where="§4, 'it is not possible to represent non-trivial functions with a smaller NTK'",
     hypotheses=(UNBIASED,),
     sample=positive_net,
     relation="≥",
-    erratum="Stated without biases; with them f(x) must be replaced, at each ℓ, by f(x) less what the biases after ℓ add.",
+    erratum="Stated without biases; with them, f(x) less what the biases after ℓ add takes the place of f(x) at each ℓ.",
 )
 def kernel_of_order_depth(check: Check, subject: Subject) -> None:
     """Both bounds at every sample; ``known["norm"]`` takes the place of ‖θ‖².

@@ -112,7 +112,7 @@ class Through:
 
 @torch.no_grad()
 def narrowest(subject: Subject) -> Through | None:
-    """The network through its narrowest layer, or through a matrix that is nearly of low rank; None if there is none."""
+    """The network through its narrowest layer, or through a matrix nearly of low rank; None if there is none."""
     net, trace = subject.net, subject.trace()
     most = min(DIMENSIONS, int(subject.known.get("k", DIMENSIONS)))
     width = min(trace.dims[:-1])
