@@ -33,7 +33,7 @@ def positive_net() -> Subject:
     hypotheses=(UNBIASED,),
     sample=positive_net,
     relation="≥",
-    erratum="Stated without biases; with them, f(x) less what the biases after ℓ add takes the place of f(x) at each ℓ.",
+    erratum="Stated without biases; with them f(x) less what the biases after ℓ add takes its place at each ℓ.",
 )
 def kernel_of_order_depth(check: Check, subject: Subject) -> None:
     """Both bounds at every sample; ``known["norm"]`` takes the place of ‖θ‖².
