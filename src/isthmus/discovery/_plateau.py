@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from isthmus.measures import ray_groups
 from isthmus.networks import FullyConnected
 from isthmus.objective import LOSSES, class_indices
 from isthmus.training import Phase, TrainingResult, minimise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Widths that are tried, up to the largest allowed.
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -100,6 +103,12 @@ class Plateau:
         """Everything but the network, as plain data."""
         plain = {key: value for key, value in vars(self).items() if key != "network"}
         return {"sentence": self.sentence, **plain}
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """What every training ended with against the width, and where the loss is flat, as a matplotlib figure."""
+        from isthmus.plotting.ranges import draw_plateau
+
+        return draw_plateau(self, figure)
 
     def __repr__(self) -> str:
         return self.sentence
