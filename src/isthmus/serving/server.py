@@ -14,9 +14,12 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import web
-
 from isthmus._checks import check_integer, fail
+
+try:
+    from aiohttp import web
+except ImportError:
+    fail("serve", "aiohttp must be there", "none", "Install it: pip install 'isthmus[serve]'.")
 from isthmus.serving.page import POLICY, REPORT_POLICY, asset, list_page, live_page
 from isthmus.serving.snapshot import revision, snapshot
 from isthmus.serving.watcher import Watcher
