@@ -60,7 +60,7 @@ class ReproduceByCommand(Work):
     """The command, with its record beside the folder and its report in it."""
 
     def do(self):
-        command = ["reproduce", "E-linear", "--quick", "--set", "depths=2,3", "--out", str(self.folder / "run")]
+        command = ["reproduce", "E-linear", "--quick", "--set", "depths=2,3,4,5,6", "--out", str(self.folder / "run")]
         if cli.main(command) not in (0, 1):
             raise IsthmusError("refused")
 

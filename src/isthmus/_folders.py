@@ -85,9 +85,13 @@ class Folder:
             check_writable(self.who, target.parent)
         if not os.path.lexists(target):
             return target
-        if not here.is_folder():
-            fail(self.who, "`folder` must be a folder", f"{shown(target)}, {_kind(target)}", do)
-        names = [name for name in here.names() if not is_remains(name)]
+        try:
+            with here.folder() as place:
+                names = [name for name in place.names() if not is_remains(name)]
+        except OSError as problem:
+            # A folder that cannot be looked into is not an empty one.
+            got = f"{shown(target)}, {_kind(target)} ({problem.strerror})"
+            fail(self.who, "`folder` must be a folder that can be read", got, do)
         ours = not names or self.ours(here, set(names))
         strange = [name for name in names if name not in self.known] + self.strange(here)
         if strange and not (ours and self.continued):
@@ -120,7 +124,7 @@ class Folder:
 
 def _kind(path: Path | Inside) -> str:
     status = os.lstat(path)
-    kinds = ((stat.S_ISDIR, "a closed folder"), (stat.S_ISREG, "a file"), (stat.S_ISLNK, "a link"))
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file"), (stat.S_ISLNK, "a link"))
     return next((kind for test, kind in kinds if test(status.st_mode)), "a device, pipe or socket")
 
 

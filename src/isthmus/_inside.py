@@ -184,7 +184,7 @@ class Inside(os.PathLike[str]):
         return Inside(self.root, *steps[:-1]).folder() if steps else Inside(self.root.parent).folder()
 
     def names(self, *folder: str) -> list[str]:
-        """Names in a folder, in order; none where there is no folder."""
+        """Names in a folder, in order; none where there is no folder that can be read."""
         try:
             with self.folder(*folder) as place:
                 return place.names()

@@ -202,7 +202,7 @@ class Run:
         for name, content in self.figures.items():
             files.write_atomic(folder / name, content)
         # The digests tie the files together: a mixture of two Runs, or a damaged one, is noticed on reading.
-        digests = {name: _digest(folder / name) for name in folder.names()}
+        digests = {name: _digest(folder / name) for name in sorted((*_HASHED, *self.figures))}
         files.write_json(folder / PROVENANCE, {**self.provenance, "key": self.key, "sha256": digests})
 
     @classmethod

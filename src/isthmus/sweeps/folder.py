@@ -39,9 +39,9 @@ class SweepFolder:
     index : Index
     """
 
-    def __init__(self, path: Inside, plan: Plan, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: Inside, plan: Plan, tell: Callable[[str], None], *, begun: bool) -> None:
         self.path, self.plan, self.index = path, plan, Index({})
-        self._tell = tell
+        self._tell, self._begun = tell, begun
 
     @classmethod
     @contextlib.contextmanager
@@ -54,14 +54,16 @@ class SweepFolder:
             lock = Lock(path)
             lock.__enter__()
         try:
-            if SWEEP in path.names():
+            with writing(path), path.folder() as place:
+                begun = place.stat(SWEEP) is not None
+            if begun:
                 before = read_plan(path)
                 before.check_same(plan, shown(path.name))
                 names = {field: plan.labels[field] for field in plan.labels}
                 for grid in plan.grids:
                     before = before.with_grid(grid, names)
                 plan = before
-            made = cls(path, plan, tell)
+            made = cls(path, plan, tell, begun=begun)
             with writing(path):
                 made._settle()
             yield made
@@ -72,7 +74,7 @@ class SweepFolder:
         for name in (RUNS, PENDING):
             (self.path / name).make_folder()
         content = self.plan.to_dict()
-        if not self.path.is_file(SWEEP) or read_plan(self.path).to_dict() != content:
+        if not self._begun or read_plan(self.path).to_dict() != content:
             write_json(self.path / SWEEP, content)
         self._clean()
         self.index = make_index(self.path, self.plan)
