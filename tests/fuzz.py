@@ -44,8 +44,8 @@ from isthmus.sweeps.reading import problems
 
 CORPUS, FOUND = Path(__file__).parent / "corpus", Path(".fuzz")
 HOME = str(Path(isthmus.__file__).parent)
-#: Seconds that one file may take.
-PATIENCE = 10
+#: Seconds of the processor that one file may take, and of the clock: a reader that waits takes none of the first.
+PATIENCE, WAITING = 10, 120
 #: What text, numbers and shapes go wrong with.
 NUMBERS = (0, 1, -1, 2, 7, 255, 2**31, 2**53 + 1, 2**63, 2**64, 10**38, 0.5, -0.0, 1e308, 1e-320)
 TEXTS = (
@@ -339,10 +339,11 @@ def _watched(seen: set[tuple[str, int]] | None) -> Iterator[None]:
         return local if frame.f_code.co_filename.startswith(HOME) else None
 
     def late(number: int, frame: Any) -> None:  # noqa: ARG001
-        raise Forbidden(f"more than {PATIENCE} seconds")
+        raise Forbidden(f"more than {PATIENCE} seconds of computing or {WAITING} of waiting")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(PATIENCE)
+    before = [(number, signal.signal(number, late)) for number in (signal.SIGALRM, signal.SIGPROF)]
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+    signal.alarm(WAITING)
     if seen is not None:
         sys.settrace(trace)
     _watching = True
@@ -351,8 +352,10 @@ def _watched(seen: set[tuple[str, int]] | None) -> Iterator[None]:
     finally:
         _watching = False
         sys.settrace(None)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def fuzz(which: list[Target], *, seconds: float, seed: int, most: int = 10**9, guided: float = 0.25) -> Campaign:
@@ -379,7 +382,7 @@ def _one(target: Target, data: bytes, folder: Path, result: Campaign, *, guided:
     path = folder / f"input{target.suffix}"
     path.write_bytes(data)
     reached: set[tuple[str, int]] = set()
-    began = time.monotonic()
+    began = time.process_time()
     try:
         # What makes files first may not be watched for it.
         watch = contextlib.nullcontext() if target.makes else _watched(reached if guided else None)
@@ -390,7 +393,7 @@ def _one(target: Target, data: bytes, folder: Path, result: Campaign, *, guided:
     except (Exception, Forbidden) as error:
         _found(target, data, result, error)
     result.executions += 1
-    result.slowest = max(result.slowest, time.monotonic() - began)
+    result.slowest = max(result.slowest, time.process_time() - began)
     if reached - target.seen:
         target.seen |= reached
         target.inputs.append(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 
@@ -15,9 +16,9 @@ def test_a_few_hundred_executions_find_nothing(tmp_path, monkeypatch):
     # Without those that draw a whole page, which takes longest.
     which = [target for target in fuzz.targets() if target.name != "document"]
     assert len(which) == 11
-    found = fuzz.fuzz(which, seconds=60.0, seed=0, most=300, guided=0.1)
+    found = fuzz.fuzz(which, seconds=math.inf, seed=0, most=200, guided=0.1)
     assert found.findings == []
-    assert found.executions >= 100
+    assert found.executions >= 200
     assert 0 < found.refused < found.executions
     assert found.lines > 300
 
@@ -40,8 +41,8 @@ def test_what_is_planted_is_found(tmp_path, monkeypatch, planted):
         while planted == "forever":
             pass
 
-    target = fuzz.Target("planted", ".json", fuzz.mutated_json if planted == "error" else _insert, read, [b'{"a": 1}'])
-    found = fuzz.fuzz([target], seconds=30.0, seed=1, most=60 if planted != "forever" else 5)
+    target = fuzz.Target("planted", ".json", _insert, read, [b'{"a": 1}'])
+    found = fuzz.fuzz([target], seconds=math.inf, seed=1, most=6)
     assert found.findings
     assert not (tmp_path / "elsewhere").exists()
     assert list((tmp_path / ".fuzz").iterdir())
