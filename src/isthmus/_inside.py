@@ -250,11 +250,6 @@ class Inside(os.PathLike[str]):
             here.rename(self.name, new.name, there)
 
 
-def inside(path: str | os.PathLike[str]) -> Inside:
-    """The file that a user's path names, in the folder that it is in; an ``Inside`` as it is."""
-    return path if isinstance(path, Inside) else Inside(Path(path).parent, Path(path).name)
-
-
 def replace_file(place: Place, name: str, data: Buffer | Iterable[Buffer], mode: int | None) -> None:
     """Write a file aside and rename it; ``mode`` is that of the file before."""
     temporary, descriptor = _temporary(place)
@@ -265,7 +260,11 @@ def replace_file(place: Place, name: str, data: Buffer | Iterable[Buffer], mode:
             handle.writelines([data] if isinstance(data, (bytes, bytearray, memoryview)) else data)
             handle.flush()
             os.fsync(handle.fileno())
-        place.rename(temporary, name)
+            if fcntl is not None:
+                # While it is open it is in use, and nobody clears it away.
+                place.rename(temporary, name)
+        if fcntl is None:
+            place.rename(temporary, name)
     except BaseException:
         with contextlib.suppress(OSError):
             place.unlink(temporary)
