@@ -41,7 +41,7 @@ class Settings:
     loss: str = _setting("mse", str, "Squared error, or log loss of labels.", choices=("mse", "cross_entropy"))
     units: str = _setting("own", str, "Columns are scaled each by itself, or alike.", choices=("own", "common"))
     input_noise: float = _setting(0.0, float, "Noise that the last fit adds to copies of the inputs.", low=0.0)
-    seed: int = _setting(0, int, "Of weights and divisions.", low=0)
+    seed: int = _setting(0, int, "Of weights and divisions.", low=0, high=2**62)
 
     def __post_init__(self) -> None:
         for name in KINDS:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from isthmus import DataError, files
+from isthmus._inside import Inside
 from isthmus.runs import Outcome, Run
 from isthmus.serving import Watcher, record, stages, watcher
 from isthmus.serving.figures import figures_of, thin
-from isthmus.serving.inside import Inside
 from isthmus.serving.snapshot import rank_so_far, revision, snapshot
 from isthmus.serving.stages import StageShelf
 from served import end, start, step, write_record, write_stage

@@ -174,7 +174,7 @@ class Verdicts(Sequence[Verdict]):
         rows = [
             [
                 _html.badge(v.status),
-                f"{_html.name(v.claim)}: {_html.told(CLAIMS[v.claim].title)}",
+                _html.name(v.claim) + ": " + _html.told(CLAIMS[v.claim].title),
                 f"{_html.number(v.lhs)} {v.relation} {_html.number(v.rhs)}",
                 _html.number(v.margin),
                 _html.told(v.reason or CLAIMS[v.claim].statement),
@@ -188,7 +188,7 @@ class Verdicts(Sequence[Verdict]):
             for what, ids in (found.items() if cause == "supply" else [("", sum(found.values(), []))])
         ]
         parts = [_html.heading(_html.told(self.sentence)), _html.table(header, rows), _html.items(rest)]
-        return _html.card(*parts, f"<div>{_html.told(self.closing)}</div>")
+        return _html.card(*parts, _html.told(self.closing))
 
 
 def shortened(ids: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isthmus._inside import Inside
 from isthmus.cli.base import BAD_DATA, UNDETERMINED
 from isthmus.cli.screen import COLOURS, console, table, text
 
@@ -30,8 +31,8 @@ def reproduce_all(
     folders = {one.key: check_destination(folder) for one, folder in chosen}
     rows = {} if again else {one.id: (kept, "kept") for one, folder in chosen if (kept := read_kept(one, folder))}
     for run, _ in rows.values():
-        if not (folders[run.key] / REPORT).exists():
-            save_report(run, folders[run.key] / REPORT)
+        if not Inside(folders[run.key]).is_file(REPORT):
+            save_report(run, Inside(folders[run.key]) / REPORT)
     left = [one for one, _ in chosen if one.id not in rows]
     failures: dict[str, Any] = {}
     parent = chosen[0][1].parent / ".all.progress"
@@ -84,7 +85,7 @@ def keep(run: Run, folder: Path) -> None:
     from isthmus.runs import REPORT
 
     run.write(folder)
-    save_report(run, folder / REPORT)
+    save_report(run, Inside(folder) / REPORT)
 
 
 def described(run: Run, folder: Path) -> dict[str, Any]:

@@ -209,7 +209,7 @@ class Compressed:
         )
 
     def _repr_html_(self) -> str:
-        answer = _html.heading(_html.badge(self.certificate.domain), f"<b>{_html.told(self.sentence)}</b>")
+        answer = _html.heading(_html.badge(self.certificate.domain), _html.strong(self.sentence))
         return _html.card(answer, _html.items(self.certificate.notes))
 
 

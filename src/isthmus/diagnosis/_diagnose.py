@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isthmus._checks import check_choice, check_integer, check_number, fail
+from isthmus._checks import check_choice, check_integer, check_number, check_seed, fail
 from isthmus._errors import IsthmusError
 from isthmus._progress import ProgressFactory, silent
 from isthmus._provenance import provenance
@@ -140,7 +140,7 @@ def diagnose(
         check_integer(who, "training_batch", training_batch, low=1)
     if true_rank is not None:
         check_integer(who, "true_rank", true_rank, low=0)
-    check_integer(who, "seed", seed, low=0)
+    check_seed(who, seed)
     plain, notes = unwrap(module)
     family = plain if isinstance(plain, Network) else None
     plain = as_torch(plain)

@@ -417,7 +417,7 @@ class History:
             for one in _few(self.snapshots)
         ]
         heads = ("step", "‖θ‖²", "cost", "dimensions, layer by layer", "state")
-        answer = _html.heading(f"<b>{_html.told(self.sentence)}</b>")
+        answer = _html.heading(_html.strong(self.sentence))
         return _html.card(answer, _html.table(heads, rows), _html.items(self.notes))
 
 

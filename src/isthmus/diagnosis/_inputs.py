@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from isthmus._checks import check_integer, fail
+from isthmus._checks import check_integer, check_size, fail
 from isthmus._errors import DataError
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -67,6 +67,7 @@ class Batches(ABC):
         if bad:
             got = f"{bad} NaN or infinite of {cast.numel()} values in {name}, as {_short(self._dtype)}"
             fail(self._who, "`X` must be finite", got, "Impute, clip, rescale or drop them.", error=DataError)
+        check_size(self._who, "X", cast)
         return cast
 
 

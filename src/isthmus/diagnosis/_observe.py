@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isthmus._checks import check_choice, check_integer, fail
+from isthmus._checks import check_choice, check_integer, check_seed, fail
 from isthmus._progress import Progress
 from isthmus.diagnosis._capture import Call, OutputPlace, first_tensor, run_hooked
 from isthmus.diagnosis._inputs import Batches
@@ -67,7 +67,7 @@ class StreamedSpectrum:
     ) -> None:
         who = "StreamedSpectrum"
         self.width = check_integer(who, "width", width, low=1)
-        self._seed = check_integer(who, "seed", seed, low=0)
+        self._seed = check_seed(who, seed)
         self._keep = check_integer(who, "keep", keep, low=0)
         check_integer(who, "sketch", sketch, low=_SPREAD)
         if sketch % _SPREAD:

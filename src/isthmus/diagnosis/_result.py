@@ -426,7 +426,7 @@ def _float(value: float | None) -> float:
 
 def as_html(found: Diagnosis) -> str:
     """Sentence, verdict, reasons, a table of the layers and the agreement panel; everything escaped, no scripts."""
-    answer = _html.heading(_html.badge(found.verdict), f"<b>{_html.told(found.sentence)}</b>")
+    answer = _html.heading(_html.badge(found.verdict), _html.strong(found.sentence))
     inside = set(found.isthmus.layers)
     heads = (
         "layer",
@@ -444,7 +444,7 @@ def as_html(found: Diagnosis) -> str:
     # The layers of the isthmus are marked in the table; of a long one, the part around them is shown.
     first = next((i for i, layer in enumerate(found.layers) if (layer.name or "(output)") in inside), 0)
     start = max(0, min(first - 2, len(rows) - _html.ROWS))
-    before = f"<div>{start} rows above are left out</div>" if start else ""
+    before = _html.told(f"{start} rows above are left out") if start else ""
     panel = [
         [
             _html.name(one.name),
@@ -470,13 +470,13 @@ def _cells(layer: LayerDiagnosis, marked: bool) -> list[str]:
     name = _html.name(layer.name or "(output)")
     passes = "" if layer.bypass != layer.bypass else "yes" if layer.bypass <= NOTHING else "no"
     return [
-        f"<b>{name}</b>" if marked else name,
+        _html.strong(name) if marked else name,
         _html.name(layer.kind),
         _html.told("; ".join("×".join(map(str, part.shape)) for part in layer.weights[:4])),
         _html.number(layer.units),
         _html.number(main.norm) if main else "—",
         _rank(main.spectrum) if main else "—",
-        f"<b>{_rank(layer.dimensions)}</b>" if marked else _rank(layer.dimensions),
+        _html.strong(_rank(layer.dimensions)) if marked else _rank(layer.dimensions),
         _rank(layer.jacobian),
         "—" if math.isnan(layer.negative_share) else f"{layer.negative_share:.1%}",
         passes,

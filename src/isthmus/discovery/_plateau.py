@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
+from isthmus._checks import as_matrix, check_choice, check_integer, check_number, check_seed, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
 from isthmus.measures import ray_groups
@@ -189,7 +189,7 @@ def loss_plateau(
     bound = N * (N + 1)
     sizes = _widths(who, widths, check_integer(who, "max_width", max_width, low=1), bound)
     trainer = _Trainer(inputs, targets, ridge, loss, steps)
-    source = torch.Generator().manual_seed(check_integer(who, "seed", seed, low=0))
+    source = torch.Generator().manual_seed(check_seed(who, seed))
 
     def dims(n: int) -> list[int]:
         return [inputs.shape[1], *[n] * (L - 1), d_out]

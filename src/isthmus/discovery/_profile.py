@@ -210,9 +210,8 @@ class RankProfile:
         return f"RankProfile(chosen={self.chosen}, error={{{rows}}})"
 
     def _repr_html_(self) -> str:
-        return _html.card(
-            _html.heading(f"<b>k = {self.chosen}</b>: {_html.told(self.rule)}"), self.html_table(self.chosen)
-        )
+        answer = _html.strong(f"k = {self.chosen}") + ": " + _html.told(self.rule)
+        return _html.card(_html.heading(answer), self.html_table(self.chosen))
 
     def html_table(self, rank: int) -> str:
         """Errors by k for a notebook, with bars on a logarithmic scale and ``rank`` set apart."""

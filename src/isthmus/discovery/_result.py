@@ -192,7 +192,7 @@ class Discovery:
 
     def _repr_html_(self) -> str:
         profile = "" if self.profile is None else self.profile.html_table(self.rank)
-        answer = _html.heading(_html.badge(self.verdict), f"<b>{_html.told(self.sentence)}</b>")
+        answer = _html.heading(_html.badge(self.verdict), _html.strong(self.sentence))
         return _html.card(answer, _html.items(self.reasons), profile)
 
 

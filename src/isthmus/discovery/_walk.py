@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus import files
+from isthmus._atomic import check_writable
 from isthmus._checks import fail
 from isthmus._errors import IsthmusError
+from isthmus._inside import Inside, clear_remains
 from isthmus._progress import Progress
 from isthmus._settings import Settings
 from isthmus.discovery._fits import Fit, narrow, quasi_newton_fit, unroll, weigh
@@ -276,11 +278,15 @@ class Stages:
 
     def __init__(self, folder: Path | None, identity: str) -> None:
         self.folder, self.identity = folder, identity
+        if folder is not None:
+            # Noticed now, not after an hour of training.
+            check_writable("discover", folder)
+            clear_remains(Inside(folder.parent, folder.name))
         #: How many fits came from the folder.
         self.reused = 0
 
-    def _path(self, name: str) -> Path | None:
-        return None if self.folder is None else self.folder / f"{name}.safetensors"
+    def _path(self, name: str) -> Inside | None:
+        return None if self.folder is None else Inside(self.folder.parent, self.folder.name, f"{name}.safetensors")
 
     def get(self, name: str, make: Callable[[], Fit]) -> Fit:
         """The fit of that name: read if it was kept, otherwise made and kept."""
@@ -313,7 +319,7 @@ class Stages:
         path = self._path(name)
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         config, tensors = to_parts(fit.network)
         numbers = {"network": config, **{key: repr(getattr(fit, key)) for key in ("cost", "loss", "norm", "rest")}}
         numbers |= {"state": fit.state, "waist": fit.network.waist}
@@ -326,6 +332,7 @@ class Stages:
             return
         for path in self.folder.glob("*.safetensors"):
             path.unlink(missing_ok=True)
+        clear_remains(Inside(self.folder.parent, self.folder.name))
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
 

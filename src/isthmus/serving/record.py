@@ -9,10 +9,10 @@ from typing import Any
 
 from isthmus._errors import IsthmusError
 from isthmus._html import number, plain
+from isthmus._inside import Inside, Stamp
 from isthmus._live import BEAT, MOST_BYTES
 from isthmus._processes import is_alive
 from isthmus._strict_json import loads
-from isthmus.serving.inside import Inside, Stamp
 
 #: Seconds of silence after which a record without its process is that of a killed one, and any record a silent one.
 GONE, SILENT = 3 * BEAT, 30.0

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from isthmus._checks import check_choice, check_integer, fail
+from isthmus._checks import check_choice, check_integer, check_seed, fail
 from isthmus._errors import DataError
 from isthmus._settings import KINDS, Settings
 from isthmus.engines.base import DISCOVER
@@ -69,7 +69,7 @@ class Subject(ABC):
         if swept is not None:
             if seeds != 1:
                 fail(_WHO, "seeds may be given once", "`seed` in the grid and `seeds`", "Remove one of them.")
-            return [check_integer(_WHO, "seed", seed, low=0) for seed in swept]
+            return [check_seed(_WHO, seed) for seed in swept]
         first = int(self.base.get("seed", 0))
         if not isinstance(seeds, Sequence):
             return list(range(first, first + check_integer(_WHO, "seeds", seeds, low=1, high=100_000)))
@@ -190,6 +190,9 @@ def subject_of(experiment: Any, *, quick: bool, data: Mapping[str, Any] | None, 
 
 
 def _array(name: str, value: Any) -> np.ndarray:
+    if np.ma.is_masked(value):
+        got, do = "some", "Fill them in, or leave these rows out."
+        fail(_WHO, f"`data[{name!r}]` must have no masked values", got, do, error=DataError)
     array = np.asarray(value)
     if array.dtype.kind in "OUS":
         # Labels: their order is what discover goes by, and numbers are what may be sent and digested.

@@ -19,6 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from isthmus._activations import Rounding, preactivations
+from isthmus._atomic import shown
+from isthmus._checks import check_integer
+from isthmus._errors import FileFormatError
 from isthmus._progress import Progress
 from isthmus.measures._stationarity import STATIONARY, Stationarity, certify
 from isthmus.networks._direct import use_threads
@@ -150,6 +153,17 @@ def _copy(source: nn.Module, target: nn.Module) -> None:
         own.copy_(other)
 
 
+@contextmanager
+def _believed() -> Iterator[None]:
+    """A checkpoint that is whole and of this training may still have been made by somebody else."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
+        got, do = f"{type(problem).__name__}: {problem}", "Pass resume=False to start anew, or remove it."
+        must = "the checkpoint must hold a state of this training"
+        raise FileFormatError(f"train: {must}. Got {shown(got, 300)}. {do}") from problem
+
+
 class _Training:
     """The state of one training: network, position in the plan, history."""
 
@@ -172,14 +186,25 @@ class _Training:
         self.bar: Progress
         self.restored = job.restored
         if self.restored is not None:
-            numbers = self.restored.numbers
-            self.phase, self.inside, self.step = numbers["phase"], numbers["inside"], numbers["step"]
-            self.evaluations, self.complete = numbers["evaluations"], numbers["complete"]
-            centres = self.restored.tensors
-            bands = enumerate(numbers.get("bands", ()))
-            self.rounded = tuple(Rounding(float(band), centres.get(f"centres.{i}")) for i, band in bands)
-            self.history = {k: self.restored.tensors[f"history.{k}"].tolist() for k in self.history}
-            self.generator.set_state(self.restored.tensors["generator"])
+            with _believed():
+                self.place(self.restored)
+
+    def place(self, restored: TrainingState) -> None:
+        """Where a checkpoint says that the training is."""
+        numbers, tensors = restored.numbers, restored.tensors
+        self.phase, self.inside, self.step, self.evaluations = (
+            check_integer("train", key, numbers[key], low=0) for key in ("phase", "inside", "step", "evaluations")
+        )
+        steps = [*(phase.steps for phase in self.plan), 0]
+        if self.inside > steps[self.phase] or not isinstance(numbers["complete"], bool):
+            raise ValueError(f"step {self.inside} of phase {self.phase}")
+        self.complete = numbers["complete"]
+        bands = enumerate(numbers.get("bands", ()))
+        self.rounded = tuple(Rounding(float(band), tensors.get(f"centres.{i}")) for i, band in bands)
+        self.history = {k: tensors[f"history.{k}"].tolist() for k in self.history}
+        if any(tensors[f"history.{k}"].shape != (self.step,) for k in self.history):
+            raise ValueError(f"a history of another length than {self.step}")
+        self.generator.set_state(tensors["generator"])
 
     def before(self) -> int:
         """Steps of the plan that are already done."""
@@ -214,17 +239,28 @@ class _Training:
             return
         prefix = "optimiser."
         tensors = {k: v.to(objective.theta.device) for k, v in self.restored.tensors.items()}
-        objective.theta.copy_(tensors["theta"])
-        self.good = tensors["good"]
-        for i, buffer in enumerate(objective.net.buffers()):
-            buffer.copy_(tensors[f"buffer.{i}"])
-        optimiser.set_state(
-            OptimiserState(
-                {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)},
-                {k: float(v) for k, v in self.restored.numbers["optimiser"].items()},
+        kept = {"theta": objective.theta, "good": objective.theta}
+        kept |= {f"buffer.{i}": buffer for i, buffer in enumerate(objective.net.buffers())}
+        with _believed():
+            for name, wanted in kept.items():
+                found = tensors[name]
+                if found.shape != wanted.shape or found.dtype != wanted.dtype:
+                    raise ValueError(f"{name} of {found.dtype}, shape {tuple(found.shape)}")
+            for name, fresh in optimiser.get_state().tensors.items():
+                found, length = tensors[prefix + name], len(objective.theta)
+                # Pairs grow in number while it runs; how many parameters they are about stays.
+                if fresh.shape[-1:] == (length,) and (found.ndim != fresh.ndim or found.shape[-1] != length):
+                    raise ValueError(f"{prefix}{name} of shape {tuple(found.shape)}")
+            optimiser.set_state(
+                OptimiserState(
+                    {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)},
+                    {k: float(v) for k, v in self.restored.numbers["optimiser"].items()},
+                )
             )
-        )
-        self.restored = None
+        for name, wanted in kept.items():
+            if name != "good":
+                wanted.copy_(tensors[name])
+        self.good, self.restored = tensors["good"], None
 
     def save(self, objective: Objective, optimiser: Optimiser) -> None:
         if self.checkpoints is not None:
