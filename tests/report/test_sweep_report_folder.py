@@ -24,11 +24,6 @@ class Here(Engine):
             yield from execute(task)
 
 
-@pytest.fixture(autouse=True)
-def _without_plotly(monkeypatch):
-    monkeypatch.setattr(write, "get_plotlyjs", lambda: "// Plotly")
-
-
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """Two depths, two ridges, two seeds of F-bn-1, hardly trained."""

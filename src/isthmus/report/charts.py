@@ -1,4 +1,4 @@
-"""Plotly figures as plain data: what all of them share."""
+"""Figures as plain data: what all of them share."""
 
 from __future__ import annotations
 
@@ -15,21 +15,11 @@ LONGEST = 26
 SCALE = [[0.0, "@scale0"], [0.33, "@scale1"], [0.67, "@scale2"], [1.0, "@scale3"]]
 #: From nothing to much.
 SHADES = [[0.0, "@shade0"], [0.5, "@shade1"], [1.0, "@shade2"]]
-#: A slim scale at the right.
-COLOURBAR = {
-    "thickness": 12,
-    "outlinewidth": 0,
-    "tickfont": {"size": 12, "color": "@muted"},
-    "title": {"text": "", "side": "right", "font": {"size": 13, "color": "@muted"}},
-}
 
 
 def label(name: object, limit: int = LONGEST) -> str:
-    """A name for Plotly, which reads a little HTML: shortened, escaped, isolated from its neighbours' direction."""
+    """A name in a figure, which is set as text everywhere: shortened, isolated from its neighbours' direction."""
     text = plain(name, limit) or "(no name)"
-    # A pair of dollars would be a formula.
-    for mark, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("$", "&#36;")):
-        text = text.replace(mark, escape)
     # Isolates only where they matter: some fonts draw them as boxes.
     turns = any(unicodedata.bidirectional(character) in ("R", "AL", "AN") for character in text)
     return f"\u2068{text}\u2069" if turns else text
@@ -37,7 +27,7 @@ def label(name: object, limit: int = LONGEST) -> str:
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
     """An axis with a title and the house's lines."""
-    return {"title": {"text": title}, "zeroline": False, "automargin": True, **more}
+    return {"title": {"text": title}, **more}
 
 
 def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -47,7 +37,6 @@ def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def powers(low: float, high: float = 1.0) -> dict[str, Any]:
     """Settings of a logarithmic axis with a mark at every power of ten between two numbers."""
-    # Written by ourselves: Plotly sets powers larger than its other marks.
     above, below = "⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789"
     # Beyond these powers there is no number.
     exponents = range(max(math.floor(math.log10(low)), -307), min(math.ceil(math.log10(high)), 308) + 1)

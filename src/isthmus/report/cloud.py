@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.report.charts import COLOURBAR, SCALE, axis, label, layout
+from isthmus.report.charts import SCALE, axis, label, layout
 from isthmus.report.page import Choice, Column, Figure, short
 
 Array = NDArray[np.float64]
@@ -49,7 +49,7 @@ def cloud(coordinates: Array, colours: Sequence[tuple[str, Array]]) -> Figure:
         return _curve(columns, [name for name, _ in colours])
     marker: dict[str, Any] = {"size": 5 if n > 800 else 7, "opacity": 0.85, "line": {"width": 0.5, "color": "@paper"}}
     trace: dict[str, Any] = {"type": "scatter", "mode": "markers", "x": Column(0), "y": Column(1), "marker": marker}
-    trace["hovertemplate"] = "(%{x:.3g}, %{y:.3g})<extra></extra>"
+    trace["hovertemplate"] = "(%{x:.3g}, %{y:.3g})"
     choices = [
         Choice(letter, [(f"coordinate {j}", _on_axis(letter, j)) for j in range(shown)], selected=at)
         for at, letter in enumerate("xy")
@@ -57,8 +57,8 @@ def cloud(coordinates: Array, colours: Sequence[tuple[str, Array]]) -> Figure:
     if colours:
         options = [(name, _coloured(shown + i, name, values)) for i, (name, values) in enumerate(colours)]
         choices.append(Choice("colour", options))
-        marker |= {"colorscale": SCALE, "showscale": True, "colorbar": COLOURBAR}
-        trace["hovertemplate"] = "(%{x:.3g}, %{y:.3g})<br>colour %{marker.color:.3g}<extra></extra>"
+        marker |= {"colorscale": SCALE, "colorbar": ""}
+        trace["hovertemplate"] = "(%{x:.3g}, %{y:.3g})\ncolour %{color:.3g}"
     else:
         marker["color"] = "@blue"
     return Figure(
@@ -86,13 +86,13 @@ def _coloured(column: int, name: str, values: Array) -> dict[str, Any]:
         low, high = low - 0.5, low + 0.5
     place = "data.0.marker."
     limits = {f"{place}cmin": short(low)[0], f"{place}cmax": short(high)[0]}
-    return {f"{place}color": Column(column), **limits, f"{place}colorbar.title.text": label(name)}
+    return {f"{place}color": Column(column), **limits, f"{place}colorbar": label(name)}
 
 
 def _curve(columns: list[list[Any]], names: list[str]) -> Figure:
     marker = {"size": 5, "color": "@blue", "opacity": 0.8}
     trace = {"type": "scatter", "mode": "markers", "x": Column(0), "y": Column(min(1, len(names))), "marker": marker}
-    trace["hovertemplate"] = "%{x:.3g}, %{y:.3g}<extra></extra>"
+    trace["hovertemplate"] = "%{x:.3g}, %{y:.3g}"
     up = [(name, {"data.0.y": Column(1 + i), "layout.yaxis.title.text": label(name)}) for i, name in enumerate(names)]
     title, alternative = "The coordinate and what it determines", "An output against the one coordinate."
     figure = layout(axis("coordinate 0"), axis(label(names[0]) if names else "coordinate 0"))
@@ -116,7 +116,7 @@ def truth(pairs: Sequence[tuple[str, Array, Array]]) -> Figure:
         {**diagonal, "x": short(ends[0]), "y": short(ends[0]), "hoverinfo": "skip"},
         {"type": "scatter", "mode": "markers", "x": Column(0), "y": Column(1), "marker": marker},
     ]
-    data[1]["hovertemplate"] = "true %{x:.3g}, recovered %{y:.3g}<extra></extra>"
+    data[1]["hovertemplate"] = "true %{x:.3g}, recovered %{y:.3g}"
     options = [
         (
             name,

@@ -49,8 +49,7 @@ def _widths(layers: list[Mapping[str, Any]]) -> list[Figure]:
             gone += name != OTHER
         bar = {"type": "bar", "x": list(along.places), "y": counts, "name": label(name, 40)}
         bar |= {"marker": {"color": colour}, "opacity": opacity}
-        # The name by reference: in a template of its own it could be one.
-        hover = "%{customdata}: %{y} %{fullData.name}<extra></extra>"
+        hover = "%{customdata}: %{y} %{name}"
         data.append({**bar, "customdata": along.labels(), "hovertemplate": hover})
     heights = [sum(one["y"][i] for one in data) for i in range(len(shown))]
     notes = []
@@ -61,8 +60,7 @@ def _widths(layers: list[Mapping[str, Any]]) -> list[Figure]:
     top = max(*heights, 1)
     # Half a neuron is none.
     up = axis("neurons", range=[0, 1.12 * top], **({"dtick": 1} if top <= 10 else {}))
-    legend = {"orientation": "h", "x": 0, "y": 1.04, "yanchor": "bottom", "traceorder": "normal"}
-    chart = layout(along.axis(), up, barmode="stack", bargap=0.3, annotations=notes, legend=legend)
+    chart = layout(along.axis(), up, barmode="stack", bargap=0.3, annotations=notes)
     chart["showlegend"] = True
     more = (f"Only the first {LAYERS} of {len(layers)} layers are drawn.",) if len(layers) > LAYERS else ()
     told = f"Neurons of {len(shown)} layers before and after, stacked by why they went."
@@ -82,9 +80,8 @@ def _left(content: Mapping[str, Any]) -> list[Figure]:
         "y": names,
         "text": [cost.told for cost in found],
         "textposition": "outside",
-        "cliponaxis": False,
         "marker": {"color": ["@vermilion" if share > 1.0 else "@blue" for share in shares]},
-        "hovertemplate": "%{y}: %{text}, %{x:.3g} of before<extra></extra>",
+        "hovertemplate": "%{y}: %{text}, %{x:.3g} of before",
     }
     # Room for the words beyond the longest bar.
     across = axis("after, as a share of before", rangemode="tozero", range=[0, 1.7 * max(1.0, *shares)])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus._html import plain
-from isthmus.report.charts import COLOURBAR, SCALE, axis, layout, lines, powers, rule
+from isthmus.report.charts import SCALE, axis, layout, lines, powers, rule
 from isthmus.report.layers import LAYERS, Layers, step
 from isthmus.report.page import Choice, Figure, Section, short
 
@@ -124,7 +124,7 @@ def through(
     data = []
     # The ones that matter are drawn last, above the others.
     for index in reversed(range(share.shape[1])):
-        hover = f"%{{text}}, value {index + 1}: %{{y:.3g}}<extra></extra>"
+        hover = f"%{{text}}, value {index + 1}: %{{y:.3g}}"
         colour = _colour(index, rank)
         width = 1 if colour == "@faint" else 2
         one = lines(places, short(share[:, index]), colour, width=width, size=4 + width, hovertemplate=hover)
@@ -154,11 +154,11 @@ def _heat(share: Array, places: list[int], names: list[str]) -> dict[str, Any]:
         "z": short(np.log10(share).T),
         "customdata": short(share.T),
         "text": [names] * share.shape[1],
-        "hovertemplate": "%{text}, value %{y}: %{customdata:.3g}<extra></extra>",
+        "hovertemplate": "%{text}, value %{y}: %{customdata:.3g}",
         "colorscale": SCALE,
         "xgap": 1,
         "ygap": 1,
-        "colorbar": {**COLOURBAR, "title": {**COLOURBAR["title"], "text": "power of ten"}},
+        "colorbar": "power of ten",
     }
 
 
@@ -192,7 +192,7 @@ def _one_layer(key: str, share: Array, layers: Layers, counts: Sequence[int | No
         )
         for name, row, count in zip(layers.names, share, counts)
     ]
-    bars = {"type": "bar", "x": numbers, "y": [], "hovertemplate": "value %{x}: %{y:.3g}<extra></extra>"}
+    bars = {"type": "bar", "x": numbers, "y": [], "hovertemplate": "value %{x}: %{y:.3g}"}
     # The floor of a logarithmic bar chart is ours to choose: the axis is fixed, so that layers can be compared.
     up = axis("share of the largest", **powers(FLOOR), range=[math.log10(FLOOR), 0.1])
     across = axis("singular value number", dtick=step(len(numbers)), showgrid=False)
@@ -209,7 +209,7 @@ def _jacobians(spectra: Array, rank: int | None) -> Figure:
     colours = [_colour(index, rank) for index in range(len(numbers))]
     data = []
     for index, row in enumerate(share):
-        told = f"point {index}, value %{{x}}: %{{y:.3g}}<extra></extra>"
+        told = f"point {index}, value %{{x}}: %{{y:.3g}}"
         one = lines(numbers, short(row), "@faint", width=1, size=7, hovertemplate=told)
         data.append({**one, "marker": {"color": colours, "size": 7}})
     across = axis("singular value number", dtick=step(len(numbers)), showgrid=False)
@@ -227,7 +227,7 @@ def _norms(weights: Array, biases: Array, rank: int | None) -> Figure:
         for name, values, colour in (("weights", weights, "@sky"), ("biases", biases, "@orange"))
     ]
     for bars in data:
-        bars["hovertemplate"] = f"layer %{{x}}, {bars['name']}: %{{y:.3g}}<extra></extra>"
+        bars["hovertemplate"] = f"layer %{{x}}, {bars['name']}: %{{y:.3g}}"
     shapes = [] if rank is None else [_above(rule(rank, "@ink", along="y"))]
     across = axis("layer", dtick=step(len(layers)), showgrid=False)
     chart = layout(across, axis("squared norm"), barmode="stack", shapes=shapes) | {"showlegend": True}

@@ -42,13 +42,11 @@ _SIZES = (
 )
 #: Over the bars, not behind them.
 _ABOVE = {"layer": "above"}
-#: Above the figure, however many lines it takes.
-_LEGEND = {"showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}}
-#: Name, colour and mark of each kind of count.
+#: Name, colour, mark and shift of each kind of count: they stand side by side.
 _KINDS = {
-    "weights": ("weights", "@orange", "square"),
-    "dimensions": ("representation", "@blue", "circle"),
-    "jacobian": ("Jacobian", "@green", "triangle-up"),
+    "weights": ("weights", "@orange", "square", -0.2),
+    "dimensions": ("representation", "@blue", "circle", 0.0),
+    "jacobian": ("Jacobian", "@green", "triangle-up", 0.2),
 }
 
 
@@ -86,16 +84,13 @@ def counts(found: Sequence[LayerDiagnosis], layers: Layers, rank: int | None) ->
             "x": places,
             "y": widths,
             "text": names,
-            "textposition": "none",
-            # Its own place and width: it stands behind the marks, which stand side by side.
-            "offset": -0.43,
             "width": 0.86,
             "marker": {"color": "@faint", "opacity": 0.35},
-            "hovertemplate": "%{text}: %{y} units<extra></extra>",
+            "hovertemplate": "%{text}: %{y} units",
         }
     ]
     highest = max([1, *(width for width in widths if width)])
-    for key, (name, colour, symbol) in _KINDS.items():
+    for key, (name, colour, symbol, shift) in _KINDS.items():
         points = [(i, count) for i, layer in enumerate(shown) for count in _ranks(layer, key)]
         highest = max([highest, *(count for _, count in points)])
         both = [[one for one in points if bypassed(shown[one[0]]) is around] for around in (False, True)]
@@ -104,10 +99,10 @@ def counts(found: Sequence[LayerDiagnosis], layers: Layers, rank: int | None) ->
                 mark = f"{symbol}-open" if around else symbol
                 # Without a full mark the hollow one stands in the legend.
                 trace = _points(name, colour, mark, some, places, names)
-                data.append({**trace, "offsetgroup": key, "legendgroup": key, "showlegend": not (around and both[0])})
+                data.append({**trace, "shift": shift, "legendgroup": key, "showlegend": not (around and both[0])})
     up = _count_axis(ZERO, highest)
     shapes = layers.shades() + ([] if rank is None else [rule(max(rank, ZERO), "@green", along="y") | _ABOVE])
-    chart = layout(layers.axis(), up, shapes=shapes, scattermode="group", scattergap=0.45) | _LEGEND
+    chart = layout(layers.axis(), up, shapes=shapes, showlegend=True)
     reading = [*_COUNTS, *([] if rank is None else [f"The dashed line is the rank, {rank}."])]
     if len(found) > LAYERS:
         reading.append(f"Only the first {LAYERS} of {len(found)} layers are drawn.")
@@ -141,7 +136,7 @@ def _points(
         "x": [places[i] for i, _ in points],
         "y": [max(count, ZERO) for _, count in points],
         "text": [f"{names[i]}, {name}: {count}" for i, count in points],
-        "hovertemplate": "%{text}<extra></extra>",
+        "hovertemplate": "%{text}",
         "marker": {"color": colour, "symbol": symbol, "size": size, "line": {"width": 2, "color": colour}},
     }
 
@@ -155,7 +150,7 @@ def agreement(panel: Sequence[Evidence], rank: int | None) -> Figure | None:
     wide = max(one.value for one in known) > WIDE
     # What our own count says is the line; as a point it is set apart.
     colours = ["@green" if rank is not None and one.rank == rank else "@blue" for one in known]
-    wrapped = ["<br>".join(label(part, 90) for part in textwrap.wrap(one.meaning, 56)[:6]) for one in known]
+    wrapped = ["\n".join(label(part, 90) for part in textwrap.wrap(one.meaning, 56)[:6]) for one in known]
     points = {
         "type": "scatter",
         "mode": "markers",
@@ -167,8 +162,8 @@ def agreement(panel: Sequence[Evidence], rank: int | None) -> Figure | None:
             "symbol": ["circle-open" if one.rank is None else "circle" for one in known],
             "line": {"width": 2, "color": colours},
         },
-        "text": [f"<b>{label(one.name, 34)}: {number(one.value)}</b><br>{told}" for one, told in zip(known, wrapped)],
-        "hovertemplate": "%{text}<extra></extra>",
+        "text": [f"{label(one.name, 34)}: {number(one.value)}\n{told}" for one, told in zip(known, wrapped)],
+        "hovertemplate": "%{text}",
     }
     values = points["x"]
     across = _count_axis(min(1.0, *values), max(values)) if wide else axis("count", rangemode="tozero")
@@ -206,8 +201,8 @@ def sizes(found: Sequence[LayerDiagnosis], layers: Layers, rank: int | None) -> 
         )
         for index, (name, values) in enumerate(menu.items())
     ]
-    bars = {"type": "bar", "x": list(names.places), "y": [], "marker": {"color": "@sky"}, "textposition": "none"}
-    bars |= {"text": names.labels(), "hovertemplate": "%{text}: %{y:.4g}<extra></extra>"}
+    bars = {"type": "bar", "x": list(names.places), "y": [], "marker": {"color": "@sky"}}
+    bars |= {"text": names.labels(), "hovertemplate": "%{text}: %{y:.4g}"}
     chart = layout(names.axis(), axis(rangemode="tozero"), bargap=0.3)
     reading = [*_SIZES, *([] if rank is None else [f"The dashed line is the rank, {rank}."])]
     if len(kept) > LAYERS:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from isthmus._html import plain
 from isthmus.diagnosis import LayerDiagnosis
 from isthmus.measures import FrequencySpectrum
-from isthmus.report.charts import COLOURBAR, SCALE, axis, layout, rule
+from isthmus.report.charts import SCALE, axis, layout, rule
 from isthmus.report.layers import LAYERS, WHOLE, Layers
 from isthmus.report.page import Badge, Block, Choice, Figure, Section, Table, short
 
@@ -100,10 +100,10 @@ def _depth(spectra: Sequence[FrequencySpectrum], layers: Layers) -> Figure:
             y.append(float(values[row, channel]))
             colour.append(float(speed[row]))
             text.append(f"{name}, ω = {sign}{tuple(signed[row])}, channel {channel + 1}")
-    bar = COLOURBAR | {"title": COLOURBAR["title"] | {"text": "|ω|, turns over the image"}}
-    marker = {"size": 7, "color": short(colour), "colorscale": SCALE, "showscale": True, "colorbar": bar}
+    marker = {"size": 7, "color": short(colour), "colorscale": SCALE, "colorbar": "|ω|, turns over the image"}
+    marker |= {"cmin": 0.0, "cmax": max(colour, default=1.0)}
     points = {"type": "scatter", "mode": "markers", "x": short(x), "y": short(y), "text": text, "marker": marker}
-    points["hovertemplate"] = "%{text}: %{y:.3g}<extra></extra>"
+    points["hovertemplate"] = "%{text}: %{y:.3g}"
     shapes = [*layers.shades(), rule(1.0, "@ink", along="y")]
     chart = layout(layers.cut().axis(), axis("singular value s", rangemode="tozero"), shapes=shapes)
     missing = () if len(spectra) <= LAYERS else (f"Only the first {LAYERS} of {len(spectra)} are drawn.",)
@@ -137,11 +137,11 @@ def _one_layer(spectra: Sequence[FrequencySpectrum], names: Sequence[str]) -> li
             options.append((name, {"data.0.x": ticks[1], "data.0.y": ticks[0], "data.0.z": short(largest)}))
     if dims == {1}:
         data: dict[str, Any] = {"type": "bar", "x": [], "y": [], "marker": {"color": "@blue"}}
-        data["hovertemplate"] = "ω = %{x}: %{y:.3g}<extra></extra>"
+        data["hovertemplate"] = "ω = %{x}: %{y:.3g}"
         chart = layout(axis("frequency, turns"), axis("largest singular value", rangemode="tozero"), bargap=0.3)
     else:
-        data = {"type": "heatmap", "x": [], "y": [], "z": [], "colorscale": SCALE, "zmin": 0, "colorbar": COLOURBAR}
-        data["hovertemplate"] = "ω = (%{y}, %{x}): %{z:.3g}<extra></extra>"
+        data = {"type": "heatmap", "x": [], "y": [], "z": [], "colorscale": SCALE, "zmin": 0, "colorbar": ""}
+        data["hovertemplate"] = "ω = (%{y}, %{x}): %{z:.3g}"
         flat = {"showgrid": False, "ticks": ""}
         chart = layout(axis("turns along the second axis", **flat), axis("turns along the first axis", **flat))
     choice = Choice("layer", options, selected=len(options) // 2)

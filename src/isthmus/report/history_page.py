@@ -13,7 +13,7 @@ from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import number, plain
 from isthmus.diagnosis import History, LayerSnapshot, Snapshot
 from isthmus.diagnosis._history import MEASURED
-from isthmus.report.charts import COLOURBAR, SHADES, axis, label, layout, lines, powers, rule
+from isthmus.report.charts import SHADES, axis, label, layout, lines, powers, rule
 from isthmus.report.layers import LAYERS, WHOLE
 from isthmus.report.origin import origin_section
 from isthmus.report.page import Answer, Block, Choice, Column, Fact, Figure, Notes, Page, Section, Table, short
@@ -118,9 +118,9 @@ def _by_layer(history: History, some: list[Snapshot], thinned: list[str]) -> lis
         "y": rows,
         "z": [],
         "text": [[name] * len(some) for name in labels],
-        "hovertemplate": "%{text}, step %{x}: %{z:.4g}<extra></extra>",
+        "hovertemplate": "%{text}, step %{x}: %{z:.4g}",
         "colorscale": SHADES,
-        "colorbar": COLOURBAR,
+        "colorbar": "",
     }
     every = max(1, -(-len(names) // 24))
     marks = {"tickvals": rows[::every], "ticktext": [label(name or "(output)", 18) for name in names[::every]]}
@@ -143,7 +143,7 @@ def _of_the_whole(some: list[Snapshot], thinned: list[str]) -> list[Block]:
     for key, (title, name, values, reading) in curves.items():
         if not np.isfinite(values).any():
             continue
-        hover = f"step %{{x}}: {name} = %{{y:.4g}}<extra></extra>"
+        hover = f"step %{{x}}: {name} = %{{y:.4g}}"
         data = [lines(steps, short(values), "@blue", size=5, hovertemplate=hover)]
         chart = layout(axis("step", showgrid=False), axis(name, **_scale(values)), shapes=_spoiled(some))
         told = f"{title} over the steps."
@@ -183,7 +183,7 @@ def _spectra(history: History, some: list[Snapshot], thinned: list[str]) -> list
     if not options:
         return []
     steps = [one.step for one in some]
-    hover = [f"step %{{x}}, value {i + 1}: %{{y:.3g}}<extra></extra>" for i in range(VALUES)]
+    hover = [f"step %{{x}}, value {i + 1}: %{{y:.3g}}" for i in range(VALUES)]
     data = [lines(steps, [], "@blue", width=1.6, size=4, hovertemplate=one) for one in hover]
     chart = layout(
         axis("step", showgrid=False), axis("singular value", **_scale([value for one in columns for value in one]))

@@ -40,7 +40,7 @@ class Layers:
         return Layers(self.places[:LAYERS], self.names[:LAYERS], self.shaded, self.named)
 
     def labels(self) -> list[str]:
-        """Names as Plotly may have them."""
+        """Names as figures have them."""
         return [label(name, WHOLE) for name in self.names]
 
     def axis(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus._html import number
-from isthmus.report.charts import COLOURBAR, SHADES, axis, label, layout, rule
+from isthmus.report.charts import SHADES, axis, label, layout, rule
 from isthmus.report.page import Choice, Figure, Section, Table, short
 
 #: Coordinates with bars of their own, and inputs in the overview.
@@ -78,9 +78,9 @@ def _bars(coordinates: Sequence[Sequence[dict[str, Any]]]) -> Figure:
             "layout.yaxis.ticktext": names,
         }
         options.append((f"coordinate {j}", setting))
-    bars = {"type": "bar", "orientation": "h", "x": [], "y": [], "marker": {"color": "@blue"}, "textposition": "none"}
+    bars = {"type": "bar", "orientation": "h", "x": [], "y": [], "marker": {"color": "@blue"}}
     bars |= {"error_x": {"symmetric": False, "color": "@ink", "thickness": 1.4, "width": 3}}
-    bars["hovertemplate"] = "%{text}<extra></extra>"
+    bars["hovertemplate"] = "%{text}"
     across = axis("sensitivity (in standard deviations)", rangemode="tozero")
     up = axis(autorange="reversed", showgrid=False, ticks="")
     title = "Strongest inputs of a coordinate"
@@ -106,12 +106,12 @@ def overview(sensitivity: NDArray[np.float64], names: Sequence[str]) -> Figure:
         "x": list(range(len(order))),
         "y": list(range(k)),
         "text": [[f"coordinate {j}, {name}" for name in inputs] for j in range(k)],
-        "hovertemplate": "%{text}: %{z:.3g}<extra></extra>",
+        "hovertemplate": "%{text}: %{z:.3g}",
         "colorscale": SHADES,
         "zmin": 0,
         "xgap": 2,
         "ygap": 2,
-        "colorbar": COLOURBAR,
+        "colorbar": "",
     }
     across = axis(tickvals=list(range(len(order))), ticktext=inputs, showgrid=False, tickangle=-45, ticks="")
     up = axis(tickvals=list(range(k)), ticktext=rows, autorange="reversed", showgrid=False, ticks="")
@@ -131,7 +131,7 @@ def evidence(rank: int, values: Sequence[tuple[str, float]]) -> Figure:
         "y": places,
         "marker": {"color": "@blue", "size": 12},
         "text": names,
-        "hovertemplate": "%{text}: %{x:.3g}<extra></extra>",
+        "hovertemplate": "%{text}: %{x:.3g}",
     }
     across = axis("count", rangemode="tozero")
     up = axis(tickvals=places, ticktext=names, range=[len(values) - 0.5, -0.5], ticks="")

@@ -66,7 +66,7 @@ def _path(a: MechanicsArrays) -> Figure:
         "line": {"color": "@faint", "width": 1.5},
         "marker": marker,
         "text": [f"after step {ell}, p = {p:.3g}" if ell else "inputs, p = 0" for ell, p in enumerate(a.positions)],
-        "hovertemplate": "%{text}<extra></extra>",
+        "hovertemplate": "%{text}",
     }
     # One unit for both directions: lengths in the picture are lengths.
     up = axis("second direction", scaleanchor="x", scaleratio=1)
@@ -81,7 +81,7 @@ def _spectra(a: MechanicsArrays, effective_depth: float) -> Figure:
     values = np.vstack([values, values[-1:]])
     data = []
     for index in reversed(range(values.shape[1])):
-        hover = f"p = %{{x:.3g}}, value {index + 1}: %{{y:.3g}}<extra></extra>"
+        hover = f"p = %{{x:.3g}}, value {index + 1}: %{{y:.3g}}"
         line = {"color": "@blue" if index < 8 else "@faint", "width": 1.8, "shape": "hv"}
         one = {"type": "scatter", "mode": "lines", "x": short(a.positions), "y": short(values[:, index])}
         data.append({**one, "line": line, "opacity": max(0.35, 1.0 - 0.06 * index), "hovertemplate": hover})
@@ -98,7 +98,7 @@ def _energies(found: Mechanics, a: MechanicsArrays) -> Figure:
     data, middle = [], found.rank_estimate
     for name, values in energies(arrays, found.effective_depth).items():
         label, colour, dash = _LINES[name]
-        hover = f"p = %{{x:.3g}}, {label}: %{{y:.4g}}<extra></extra>"
+        hover = f"p = %{{x:.3g}}, {label}: %{{y:.4g}}"
         one = lines(short(a.positions[:-1]), short(values), colour, size=5, name=label, hovertemplate=hover)
         mode = "lines+markers" if len(values) <= 60 else "lines"
         data.append({**one, "mode": mode, "line": {"color": colour, "width": 2, "dash": dash}})
@@ -108,8 +108,7 @@ def _energies(found: Mechanics, a: MechanicsArrays) -> Figure:
     up = axis("in the unit of a rank")
     if len(seen) and seen.min() > 0 and seen.max() > WIDE * seen.min():
         up |= {"type": "log"}
-    legend = {"showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}}
-    chart = layout(_across(a), up, shapes=shapes) | legend
+    chart = layout(_across(a), up, shapes=shapes, showlegend=True)
     reading = [*_ENERGIES]
     if math.isfinite(middle):
         reading.append(f"The dotted line is the median of −(2/L̃)𝓗, {middle:.3g}.")
@@ -129,7 +128,7 @@ def _residual(a: MechanicsArrays, tolerance: float) -> Figure:
             "x": short(a.positions),
             "y": short(values),
             "line": {"color": "@vermilion", "width": 2, "shape": "hv"},
-            "hovertemplate": "p = %{x:.3g}: %{y:.3g}<extra></extra>",
+            "hovertemplate": "p = %{x:.3g}: %{y:.3g}",
         }
     ]
     marks = powers(min(ends), max(ends))

@@ -55,7 +55,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Figure:
-    """A Plotly figure as plain data, and how to read it.
+    """A figure as plain data, and how to read it.
 
     Attributes
     ----------
@@ -63,7 +63,8 @@ class Figure:
         Unique in the page; names the downloaded file.
     title : str
     data, layout : list, dict
-        As Plotly wants them. Colours are names such as ``"@blue"``, which the page's theme resolves.
+        Traces and axes in a few of Plotly's words: those that ``draw.js`` and :mod:`isthmus.plotting.draw` know. Colours
+        are names such as ``"@blue"``, which the theme resolves; all texts are set as text.
     reading : sequence of str
         "How to read this", a paragraph each.
     alternative : str

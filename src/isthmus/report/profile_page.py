@@ -76,7 +76,7 @@ def _figure(profile: RankProfile, replicas: Sequence[RankProfile], rank: int, ve
     data: list[Any] = []
     for index, one in enumerate(replicas):
         x, y = _broken([(place(one, i), height(one.error[i]), _is_wide(one, i)) for i in range(len(one.ranks))])
-        told = f"another walk, depth {one.depth}: %{{y:.3g}}<extra></extra>"
+        told = f"another walk, depth {one.depth}: %{{y:.3g}}"
         data.append(lines(x, y, "@faint", width=1.5, size=5, hovertemplate=told, name=f"walk {index + 2}"))
     points = [(place(profile, i), height(profile.error[i]), _is_wide(profile, i)) for i in range(len(profile.ranks))]
     x, y = _broken(points)
@@ -90,12 +90,12 @@ def _figure(profile: RankProfile, replicas: Sequence[RankProfile], rank: int, ve
         ring = {"symbol": "circle-open", "size": 24, "color": colour, "line": {"width": 3, "color": colour}}
         here = {"x": short([points[row][0]]), "y": short([points[row][1]]), "hoverinfo": "skip"}
         data.append({"type": "scatter", "mode": "markers", "marker": ring, **here})
-        text = f"<b>k = {rank}{'?' if verdict == 'undetermined' else ''}</b>"
+        text = f"k = {rank}{'?' if verdict == 'undetermined' else ''}"
         # Below, since the line comes from above; beside, where it goes on downwards.
         falls = any(point[1] < 0.7 * points[row][1] for point in points[row + 1 : row + 2])
         shift = {"xshift": 54, "yshift": -12} if falls else {"yshift": -26}
         notes.append(
-            remark(text, x=points[row][0], y=math.log10(points[row][1]), **shift)
+            remark(text, x=points[row][0], y=points[row][1], bold=True, **shift)
             | {"font": {"size": 15, "color": colour}}
         )
     shapes, words = _levels(profile)
@@ -128,7 +128,7 @@ def _points(profile: RankProfile, points: list[tuple[float, float, bool]]) -> di
     for row, (_, _, wide) in enumerate(points):
         who = "no narrow place" if wide else f"k = {int(profile.ranks[row])}"
         error, spread = number(float(profile.error[row])), number(float(profile.standard_error[row]), 2)
-        hover.append(f"{who}<br>error {error} ± {spread}<br>{label(profile.states[row])}")
+        hover.append(f"{who}\nerror {error} ± {spread}\n{label(profile.states[row])}")
     y = [point[1] for point in points]
     spread = [s if math.isfinite(s) and math.isfinite(h) else 0.0 for s, h in zip(profile.standard_error.tolist(), y)]
     # On a logarithmic axis a bar that reaches zero has no lower end.
@@ -150,7 +150,7 @@ def _points(profile: RankProfile, points: list[tuple[float, float, bool]]) -> di
         "error_y": bars,
         "marker": {"color": fill, "size": 10, "line": {"color": "@blue", "width": 2}},
         "text": hover,
-        "hovertemplate": "%{text}<extra></extra>",
+        "hovertemplate": "%{text}",
     }
 
 
@@ -166,7 +166,7 @@ def _levels(profile: RankProfile) -> tuple[list[Any], list[Any]]:
         if not _usable(value):
             continue
         shapes.append(rule(value, "@muted", along="y", dash=dash))
-        spot = {"xref": "paper", "x": 0 if side == "left" else 1, "xanchor": side, "y": math.log10(value)}
+        spot = {"xref": "paper", "x": 0 if side == "left" else 1, "xanchor": side, "y": value}
         words.append(remark(told, **spot, yanchor="bottom" if dash == "dot" or side == "right" else "top"))
     return shapes, words
 

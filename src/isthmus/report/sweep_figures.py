@@ -19,8 +19,6 @@ from isthmus.report.page import Block, Choice, Figure, Table, short
 COLOURS = tuple("@muted" if name == "black" else f"@{name}" for name in RANKS)
 #: Settings in a menu, rows of fitted numbers, curves side by side, swept numbers with a figure of their own.
 MENU, COSTS, LINES, NUMBERS = 200, 200, 8, 4
-#: Above the drawing, however many lines it takes.
-LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 _PAINTS = ("@blue", "@vermilion", "@green", "@orange", "@purple", "@sky", "@muted", "@ink")
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 
@@ -50,10 +48,7 @@ def norm_panels(found: Gathered) -> list[Block]:
     if not families:
         return []
     options = [(plain(found.where(at), 60) or "all", {"data": _family(parts)}) for at, parts in families]
-    chart = layout(axis(label(depth), showgrid=False), axis("‖θ‖²", rangemode="tozero")) | {
-        "showlegend": True,
-        "legend": LEGEND,
-    }
+    chart = layout(axis(label(depth), showgrid=False), axis("‖θ‖²", rangemode="tozero")) | {"showlegend": True}
     reading: list[str] = [*_NORMS]
     if (left := len(found.along(depth)) - MENU) > 0:
         reading.append(f"The menu has the first {MENU} settings of the other parameters; {left} more are left out.")
@@ -80,7 +75,7 @@ def _family(parts: list[Piece]) -> list[dict[str, Any]]:
         marker = {"size": 9, "color": fill, "line": {"color": colour, "width": 2}}
         points = {"type": "scatter", "mode": "markers", "x": short(piece.depths), "y": short(piece.norms)}
         points |= {"marker": marker, "name": piece.told, "legendgroup": f"rank {piece.rank}"}
-        data.append(points | {"hovertemplate": f"rank {piece.rank}, L = %{{x}}: ‖θ‖² = %{{y:.4g}}<extra></extra>"})
+        data.append(points | {"hovertemplate": f"rank {piece.rank}, L = %{{x}}: ‖θ‖² = %{{y:.4g}}"})
     return data
 
 
@@ -124,7 +119,7 @@ def _losses(found: Gathered, key: str, across: Swept, column: str, every: list[C
     ends = min(float(curve.low.min()) for curve in every), max(float(curve.high.max()) for curve in every)
     up = axis(column, **_scale(*ends))
     scale = _scale(float(across.values[0]), float(across.values[-1])) if across.logarithmic else {}
-    chart = layout(axis(label(across.name), showgrid=False, **scale), up) | {"showlegend": many, "legend": LEGEND}
+    chart = layout(axis(label(across.name), showgrid=False, **scale), up) | {"showlegend": many}
     reading: list[str] = [*_LOSS]
     if not together and len(every) > MENU:
         reading.append(f"The menu has the first {MENU} settings of the others; {len(every) - MENU} more are left out.")
@@ -150,7 +145,7 @@ def _curve(curve: Curve, index: int, name: str) -> dict[str, Any]:
     colour = _PAINTS[index % len(_PAINTS)]
     bars = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.4, "width": 3}
     bars |= {"array": short(curve.high - curve.middle), "arrayminus": short(curve.middle - curve.low)}
-    told = f"{name}<br>" if name else ""
+    told = f"{name}\n" if name else ""
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -160,5 +155,5 @@ def _curve(curve: Curve, index: int, name: str) -> dict[str, Any]:
         "name": name,
         "line": {"color": colour, "width": 2},
         "marker": {"color": colour, "size": 7, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
-        "hovertemplate": f"{told}%{{x}}: %{{y:.4g}}<extra></extra>",
+        "hovertemplate": f"{told}%{{x}}: %{{y:.4g}}",
     }

@@ -63,7 +63,7 @@ def _margins(judged: list[Verdict]) -> Figure:
         "text": [
             f"{v.claim}, {CLAIMS[v.claim].title}: {v.lhs:.4g} {v.relation} {v.rhs:.4g}, {v.status}" for v in shown
         ],
-        "hovertemplate": "%{text}<extra></extra>",
+        "hovertemplate": "%{text}",
         "marker": {
             "size": 11,
             "color": [_COLOURS[v.status] for v in shown],
