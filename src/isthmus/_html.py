@@ -7,6 +7,8 @@ import math
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from isthmus._result import Badge, Result, Table
+
 #: Every word that a result may be summed up by, and its tone.
 TONES = {
     "determined": "good",
@@ -15,6 +17,8 @@ TONES = {
     "undetermined": "doubt",
     "agrees": "good",
     "differs": "doubt",
+    "counts something else": "note",
+    "unexplained": "doubt",
     "fails": "bad",
     "met": "good",
     "not met": "doubt",
@@ -98,21 +102,13 @@ def items(sentences: Iterable[str]) -> str:
     return f'<ul style="margin:.4em 0;padding-left:1.3em">{listed}</ul>' if listed else ""
 
 
-def bar(share: float, *, strong: bool = False) -> str:
-    """A horizontal bar, ``share`` of its cell."""
-    width = 100 * min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
-    colour = _COLOURS["note"] if strong else "rgba(128,128,128,.45)"
-    inner = f'<div style="width:{width:.1f}%;height:.7em;border-radius:.2em;background:{colour}"></div>'
-    return f'<div style="min-width:9em">{inner}</div>'
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, strong: int | None = None) -> str:
-    """A table of cells that are HTML already; ``strong`` is the row to set apart, and long tables are cut."""
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, strong: Sequence[int] = ()) -> str:
+    """A table of cells that are HTML already; ``strong`` are the rows to set apart, and long tables are cut."""
     style = 'style="text-align:left;padding:.15em .9em .15em 0"'
     head = "".join(f"<th {style}>{html.escape(one)}</th>" for one in heads)
     body = ""
     for index, row in enumerate(rows[:ROWS]):
-        weight = ' style="font-weight:700"' if index == strong else ""
+        weight = ' style="font-weight:700"' if index in strong else ""
         body += f"<tr{weight}>" + "".join(f"<td {style}>{cell}</td>" for cell in row) + "</tr>"
     more = f"<div>… and {len(rows) - ROWS} more rows</div>" if len(rows) > ROWS else ""
     return f'<table style="border-collapse:collapse;margin:.5em 0"><tr>{head}</tr>{body}</table>{more}'
@@ -127,3 +123,26 @@ def card(*parts: str) -> str:
 def heading(*parts: str) -> str:
     """A line above the rest; the parts are HTML already."""
     return f'<div style="font-size:1.1em;margin:.2em 0 .5em">{" ".join(parts)}</div>'
+
+
+def rows(shown: Table) -> str:
+    """The brief form of a table; of a long one the part around the rows that are set apart."""
+    heads, cells = shown.briefly()
+    if not heads or not cells:
+        return ""
+    start = max(0, min(min(shown.strong, default=0) - 2, len(cells) - ROWS))
+    before = f"<div>{start} rows above are left out</div>" if start else ""
+    body = [[_cell(cell) for cell in row] for row in cells[start:]]
+    return before + table(heads, body, strong=[row - start for row in shown.strong])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Badge):
+        return badge(value.word)
+    return number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else told(value)
+
+
+def result(shown: Result, *more: str) -> str:
+    """What a notebook shows of a result: the answer, why, its tables, and ``more``, which is HTML already."""
+    answer = heading(badge(shown.verdict), f"<b>{told(shown.sentence)}</b>")
+    return card(answer, items(shown.reasons), *map(rows, shown.tables()), *more)

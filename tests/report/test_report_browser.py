@@ -118,7 +118,7 @@ def test_sort_and_downloads(opened, tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     watched.saved("[data-csv=profile-numbers]").save_as(tmp_path / "a.csv")
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
-    assert [row["k"] for row in rows] == ["1", "16", "3", "2"] and float(rows[0]["held-out error"]) == 0.9
+    assert [row["k"] for row in rows] == ["1", "wide", "3", "2"] and float(rows[0]["held-out error"]) == 0.9
     watched.check_quiet()
 
 

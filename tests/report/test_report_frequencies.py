@@ -11,9 +11,9 @@ from torch import nn
 
 from isthmus import ConvolutionalNet, FileFormatError, diagnose
 from isthmus.measures import filter_spectra
+from isthmus.plotting.frequencies import plane
 from isthmus.report import page_of, save_report, write
 from isthmus.report.diagnosis_page import page_of_document
-from isthmus.report.frequencies import plane
 from isthmus.report.page import Table
 from tools import assert_close, gaussian, generator
 

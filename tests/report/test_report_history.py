@@ -11,8 +11,9 @@ import torch
 
 from isthmus import cli
 from isthmus.diagnosis import History, LayerSnapshot, Snapshot, SpectrumSnapshot
+from isthmus.plotting.history import STEPS, VALUES
 from isthmus.report import page_of, save_report, write
-from isthmus.report.history_page import STEPS, VALUES, page_of_document
+from isthmus.report.history_page import page_of_document
 from isthmus.report.page import Badge, Table
 from reported import HOSTILE
 from tools import assert_close

@@ -13,10 +13,10 @@ import torch
 
 import isthmus
 from isthmus import DataError, FileFormatError, IsthmusError
+from isthmus.plotting.figure import POINTS, label, short, thinned
 from isthmus.report import page_of, write
-from isthmus.report.charts import label
 from isthmus.report.discovery_page import page_of_document
-from isthmus.report.page import POINTS, flat, short, thinned
+from isthmus.report.page import flat
 from isthmus.report.samples import samples_of
 from reported import ERRORS, HOSTILE, constant, discovery, hostile, profile, run
 from tools import assert_close
@@ -68,7 +68,7 @@ def test_the_answer_stands_on_top():
     found = discovery()
     text = "".join(read(found).text)
     assert text.index(found.sentence) < text.index("Rank profile")
-    for word in ("determined", "one coordinate less is clearly worse", "3.1 %", "4 → 3", "which take k = 2, 2"):
+    for word in ("determined", "one coordinate less is clearly worse", "0.031", "4 → 3", "which take k = 2, 2"):
         assert word in text, word
 
 

@@ -11,8 +11,9 @@ import pytest
 import isthmus
 from docs_site import DOCS
 from isthmus import FileFormatError
+from isthmus.plotting import sweeps
 from isthmus.plotting.sweeps_cells import gather
-from isthmus.report import page_of, sweep_figures, sweep_page, sweep_phase, write
+from isthmus.report import page_of, sweep_page, sweep_phase, write
 from isthmus.report.page import Badge, Notes, Phase, Table
 from reported import HOSTILE
 from swept import DEPTHS, RIDGES, norm_at, rank_at, result_of, row_of, spectrum_at, sweep_result, unfinished
@@ -256,7 +257,7 @@ def test_the_same_result_the_same_bytes_and_the_folder_by_name(tmp_path):
 
 def test_colours_of_ranks_are_the_same_everywhere():
     css = write._asset("report.css")
-    for rank, colour in enumerate(sweep_figures.COLOURS):
+    for rank, colour in enumerate(sweeps.COLOURS):
         assert f".r{rank} {{ --rank: var(--{colour[1:]}); }}" in css
 
 

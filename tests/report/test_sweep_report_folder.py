@@ -8,7 +8,7 @@ import pytest
 import isthmus
 from isthmus.cli import main
 from isthmus.engines.base import Engine, execute
-from isthmus.report import page_of, write
+from isthmus.report import page_of
 from isthmus.report.page import Phase
 from tools import assert_close
 

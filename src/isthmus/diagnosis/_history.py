@@ -166,6 +166,11 @@ class Snapshot:
     sharpness: float = math.nan
     minimum: str = ""
 
+    @property
+    def whole(self) -> bool:
+        """Whether everything was measured."""
+        return self.state == MEASURED
+
     def __getitem__(self, name: str) -> LayerSnapshot:
         """The layer of this name."""
         return {layer.name: layer for layer in self.layers}[name]
@@ -395,12 +400,12 @@ class History:
         layer : str, optional
             Whose spectra; by default the one whose representation has the lowest rank at the end.
         """
-        from isthmus.plotting.history import draw_history
+        from isthmus.plotting.history import plot
 
         if layer is not None and layer not in self.layers:
             names = ", ".join(map(repr, self.layers))[:500]
             fail("History.plot", "`layer` must be one of the layers", repr(layer), f"Choose from {names}.")
-        return draw_history(self.to_dict(), layer=layer)
+        return plot(self, layer)
 
     def __repr__(self) -> str:
         return f"<History: {self.sentence}>"

@@ -10,10 +10,10 @@ import numpy as np
 
 from isthmus._errors import IsthmusError
 from isthmus._html import number, plain
+from isthmus.plotting.figure import Figure, axis, label, layout, powers, short
 from isthmus.plotting.sweeps import RANKS, axes_of, held
 from isthmus.plotting.sweeps_cells import Gathered, Setting
-from isthmus.report.charts import axis, label, layout, powers
-from isthmus.report.page import Figure, Phase, short
+from isthmus.report.page import Phase
 
 if TYPE_CHECKING:
     from isthmus.sweeps.result import SweepResult

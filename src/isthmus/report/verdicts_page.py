@@ -8,8 +8,8 @@ from isthmus._html import number
 from isthmus.claims import CLAIMS, Verdict, Verdicts
 from isthmus.claims._base import CAUSES, STATUSES
 from isthmus.claims._verify import shortened
-from isthmus.report.charts import axis, layout, powers
-from isthmus.report.page import Answer, Badge, Block, Fact, Figure, Notes, Page, Section, Table
+from isthmus.plotting.figure import Figure, axis, layout, powers
+from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
 
 #: Slack below this is drawn at this place of the logarithmic axis: equality up to rounding.
 LEAST = 1e-6

@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 import isthmus
 from isthmus._html import TONES, number
-from isthmus.report.page import Badge, Column, Figure, Page, Picture
+from isthmus.plotting.figure import Column, Figure
+from isthmus.report.page import Badge, Page, Picture
 
 
 def render(page: Page) -> str:

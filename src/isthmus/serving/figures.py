@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from isthmus.discovery._profile import reference_of, unit_of
-from isthmus.report.charts import axis, label, layout, lines, powers
-from isthmus.report.page import short
+from isthmus.plotting.figure import axis, label, layout, lines, powers, short
 from isthmus.serving.stages import IN_USE, Stage
 
 #: Points of a curve that are sent, and spectra that are shown beside the newest.
