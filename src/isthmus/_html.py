@@ -26,6 +26,8 @@ TONES = {
     "holds trivially": "note",
     "not applicable": "note",
     "none": "note",
+    "measured": "good",
+    "empty": "note",
     "conserved": "good",
     "not yet critical": "doubt",
     "drifting": "doubt",

@@ -323,8 +323,8 @@ COORDINATES, INPUTS = 20, 24
 _BARS = (
     "The longer the bar, the more the coordinate moves when this input moves: 0.4 says that a change by one standard "
     "deviation of the input moves the coordinate by about 0.4 of its own.",
-    "The thin line spans what refits from other seeds, on other samples, found. A long line says: do not trust "
-    "the order.",
+    "The thin line reaches from the least to the greatest of {fits} fits, on other samples: no confidence interval. "
+    "A long line says: do not trust the order.",
 )
 _OVERVIEW = (
     "Every row is a coordinate, every column an input, the strongest at the left. The more a field stands "
@@ -333,7 +333,7 @@ _OVERVIEW = (
 )
 
 
-def bars(coordinates: Sequence[Sequence[dict[str, Any]]]) -> Figure:
+def bars(coordinates: Sequence[Sequence[dict[str, Any]]], fits: int) -> Figure:
     """The strongest inputs of one coordinate, with what refits found."""
     options = []
     for j, strongest in enumerate(coordinates):
@@ -356,14 +356,23 @@ def bars(coordinates: Sequence[Sequence[dict[str, Any]]]) -> Figure:
         }
         options.append((f"coordinate {j}", setting))
     bars = {"type": "bar", "orientation": "h", "x": [], "y": [], "marker": {"color": "@blue"}}
-    bars |= {"error_x": {"symmetric": False, "color": "@ink", "thickness": 1.4, "width": 3}}
+    bars |= {"error_x": {"symmetric": False, "color": "@ink", "thickness": 1.4}}
     bars["hovertemplate"] = "%{text}"
     across = axis("sensitivity (in standard deviations)", rangemode="tozero")
     up = axis(autorange="reversed", showgrid=False, ticks="")
     title = "Strongest inputs of a coordinate"
     told = "Bars: how strongly a coordinate responds to its inputs."
     choices = [Choice("coordinate", options)]
-    return Figure("meaning", title, [bars], layout(across, up, bargap=0.35), _BARS, told, 400, choices=choices)
+    return Figure(
+        "meaning",
+        title,
+        [bars],
+        layout(across, up, bargap=0.35),
+        (_BARS[0], _BARS[1].format(fits=fits)),
+        told,
+        400,
+        choices=choices,
+    )
 
 
 def overview(sensitivity: NDArray[np.float64], names: Sequence[str]) -> Figure:

@@ -80,7 +80,11 @@ def draw_sweep(
     if known:
         depth = next(name for name in DEPTHS if name in found.numeric())
         at = held(found, [depth], where)
-        draw(next(panels), norms(found, known, at), title=f"‖θ‖² against {depth}{f' at {found.where(at)}' if found.where(at) else ''}")
+        draw(
+            next(panels),
+            norms(found, known, at),
+            title=f"‖θ‖² against {depth}{f' at {found.where(at)}' if found.where(at) else ''}",
+        )
     for one in lost:
         draw(next(panels), one)
     return figure

@@ -83,7 +83,7 @@ def _page(content: Mapping[str, Any], U: Array | None, columns: dict[str, Array]
     if profile is not None:
         sections.append(Section("rank", "Rank profile", profile_blocks(profile, walks, rank, verdict), _PROFILE))
     sections.append(_coordinates(rank, U, columns))
-    sections.append(_meaning(content["coordinates"], overview))
+    sections.append(_meaning(content["coordinates"], overview, 1 + len(walks)))
     sections.append(_truth(rank, content.get("truth"), columns))
     sections.append(Section("evidence", "Other evidence", _evidence(rank, content["evidence"]), _EVIDENCE))
     if content["notes"]:
@@ -130,7 +130,7 @@ def _coordinates(rank: int, U: Array | None, columns: dict[str, Array]) -> Secti
     return Section("coordinates", "Coordinates", blocks, _CLOUD)
 
 
-def _meaning(coordinates: Sequence[Sequence[dict[str, Any]]], overview: Figure | None) -> Section:
+def _meaning(coordinates: Sequence[Sequence[dict[str, Any]]], overview: Figure | None, fits: int) -> Section:
     """Bars of the strongest inputs by coordinate, the overview, and the numbers.
 
     Parameters
@@ -138,10 +138,12 @@ def _meaning(coordinates: Sequence[Sequence[dict[str, Any]]], overview: Figure |
     coordinates : list of lists
         For each coordinate its strongest inputs: ``input``, ``sensitivity``, ``low``, ``high``.
     overview : Figure or None
+    fits : int
+        How many fits low and high are of.
     """
     blocks: list[Any] = []
     if any(coordinates):
-        blocks = [picture.bars(coordinates[: picture.COORDINATES]), *([overview] if overview else [])]
+        blocks = [picture.bars(coordinates[: picture.COORDINATES], fits), *([overview] if overview else [])]
         blocks.append(meaning_table(coordinates))
     return Section("meaning", "What each coordinate means", blocks, _MEANS)
 

@@ -8,23 +8,20 @@ from typing import Any
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import number, plain
-from isthmus.diagnosis import History, LayerSnapshot
-from isthmus.diagnosis._history import MEASURED
+from isthmus.diagnosis import History
 from isthmus.plotting import history as picture
 from isthmus.report.origin import origin_section
-from isthmus.report.page import Answer, Block, Fact, Notes, Page, Section, Table
+from isthmus.report.page import Answer, Fact, Notes, Page, Section
 
 
 def page_of(history: History) -> Page:
     """The page of a History."""
-    whole = all(state == MEASURED for state in history.states)
-    verdict = "measured" if whole and history.snapshots else "incomplete" if history.snapshots else "empty"
+    verdict, reasons = history.verdict, history.reasons
     meaning = {
         "measured": "Every snapshot is whole.",
         "incomplete": "Some snapshots could not be measured: the table says which and why.",
         "empty": "No snapshot was taken.",
     }
-    reasons = [f"step {one.step}: {one.state}; {one.note}" for one in history.snapshots if one.state != MEASURED]
     facts = [Fact("snapshots", str(len(history.snapshots)), "that were taken")]
     if history.snapshots:
         first, last = history.snapshots[0], history.snapshots[-1]
@@ -38,7 +35,7 @@ def page_of(history: History) -> Page:
         Section("layers", "Layer by layer", picture.by_layer(history, some, thinned)),
         Section("network", "The network as a whole", picture.of_the_whole(some, thinned)),
         Section("spectra", "Spectra over the steps", picture.spectra(history, some, thinned)),
-        Section("snapshots", "Snapshots", [*_table(history), *([Notes(history.notes)] if history.notes else [])]),
+        Section("snapshots", "Snapshots", [*history.tables(), *([Notes(history.notes)] if history.notes else [])]),
         origin_section({"parameters": history.settings}),
     ]
     answer = Answer(plain(history.sentence, 400), verdict, reasons[:12], meaning[verdict])
@@ -54,18 +51,3 @@ def page_of_document(document: Any) -> Page:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
         must, do = "the JSON must be that of a History", "`History.to_json` gives one."
         return fail("report", must, f"{type(problem).__name__}: {problem}", do, error=FileFormatError)
-
-
-def _table(history: History) -> list[Block]:
-    rows = [
-        [one.step, one.state, one.norm_squared, one.cost, ", ".join(map(_dimensions, one.layers)), one.note]
-        for one in history.snapshots
-    ]
-    heads = ["step", "state", "‖θ‖²", "cost", "dimensions, layer by layer", "note"]
-    told = ["“?” is an unclear drop, a dash no spectrum."]
-    return [Table("snapshots", "Every snapshot", heads, rows, told, folded=len(rows) > 12)] if rows else []
-
-
-def _dimensions(layer: LayerSnapshot) -> str:
-    inside = layer.representation
-    return "—" if inside is None else "?" if inside.rank is None else str(inside.rank)
