@@ -165,7 +165,7 @@ def test_pictures():
         history.plot(layer="9")
     recorded(spoil=True)[0].plot()
     deep, _ = recorded(three_part_net(2, depth=10, d_in=5, d_out=2, dtype=torch.float32).to_torch(), steps=2)
-    assert len(deep.plot().axes) == 4  # the map of the layers has an axis of its colours
+    assert len(deep.plot().axes) == 5  # the map of the layers has an axis of its colours
     assert History(()).sentence == "Nothing was recorded."
     History(()).plot().draw_without_rendering()
     assert len(History(()).to_frame()) == 0

@@ -125,11 +125,9 @@ class Verdicts(Sequence[Verdict]):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What fails and why, and what all of it comes to."""
-        failed = [
-            f"{v.claim} fails at {v.where or 'its place'}: {v.reason}" for v in self.judged if v.status == "fails"
-        ]
-        return (*failed, *([self.closing] if self.closing else []))
+        """What fails, where and why."""
+        failed = (v for v in self.judged if v.status == "fails")
+        return tuple(f"{v.claim} fails at {v.where or 'its place'}: {v.reason}" for v in failed)
 
     def tables(self) -> list[Table]:
         """Claim by claim, part by part, what says nothing and why, hypotheses, statements."""
@@ -209,7 +207,7 @@ class Verdicts(Sequence[Verdict]):
             for cause, found in self.silent.items()
             for what, ids in (found.items() if cause == "supply" else [("", sum(found.values(), []))])
         ]
-        return _html.result(self, _html.items(rest))
+        return _html.result(self, _html.items(rest), f"<div>{_html.told(self.closing)}</div>")
 
 
 def shortened(ids: Sequence[str]) -> str:

@@ -158,3 +158,6 @@ def print_verdicts(found: Verdicts) -> None:
             continue
         for what, ids in groups.items():
             out.print(text(f"  {shortened(ids)}: {what}"))
+    if found.closing:
+        out.print()
+        out.print(text(found.closing, "bold"))

@@ -94,8 +94,13 @@ def profile_figure(profile: Any, replicas: Sequence[Any], rank: int, verdict: st
         texts.append("wide")
     across = axis("number of coordinates k", tickvals=values, ticktext=texts, showgrid=False)
     marks = _marks([*y, profile.baseline])
+    known = [value for part in (*data, {"y": [profile.baseline]}) for value in part["y"] if value is not None]
+    known = [value for value in known if _usable(value)] or [1.0]
+    # Room below for the word at the ring.
+    ends = [math.log10(min(known)) - 0.25, math.log10(max(known)) + 0.1]
+    texts_up = [f"{mark:g}" for mark in marks]
     up = axis(
-        f"held-out error (share of the {profile.unit})", type="log", tickvals=marks, ticktext=[f"{m:g}" for m in marks]
+        f"held-out error (share of the {profile.unit})", type="log", tickvals=marks, ticktext=texts_up, range=ends
     )
     reading = (_READING[0].format(unit=profile.unit), _READING[1], *([_OTHERS] if replicas else []), _READING[2])
     return Figure(

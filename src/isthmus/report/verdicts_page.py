@@ -61,7 +61,9 @@ def page_of(found: Verdicts) -> Page:
         ),
         Section("about", "About", [Notes([found.about])]),
     ]
-    answer = Answer(found.sentence, status, found.reasons, _MEANING[status])
+    answer = Answer(
+        found.sentence, status, [*found.reasons, *([found.closing] if found.closing else [])], _MEANING[status]
+    )
     return Page("Verdicts", "Theorems", answer, facts, [one for one in sections if one.blocks])
 
 
