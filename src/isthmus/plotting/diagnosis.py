@@ -158,7 +158,7 @@ def agreement(
     values = points["x"]
     across = _count_axis(min(1.0, *values), max(values)) if wide else axis("count", rangemode="tozero")
     names = [label(one.name, 34) for one in known]
-    up = axis(tickvals=places, ticktext=names, range=[len(known) - 0.5, -0.5], ticks="")
+    up = axis(tickvals=places, ticktext=names, range=[len(known) - 0.5, -0.5])
     chart = layout(across, up, shapes=[] if rank is None else [rule(max(rank, ZERO) if wide else rank, "@green")])
     reading = [*_AGREEMENT, *([] if rank is None else [f"The dashed line is the rank, {rank}; what agrees is green."])]
     told = "Other counts beside the rank." if rank is None else f"Other counts beside the rank {rank}."

@@ -127,7 +127,6 @@ def _points(profile: Any, points: list[tuple[float, float, bool]]) -> dict[str, 
     bars = {
         "array": short(spread),
         "arrayminus": short(below),
-        "symmetric": False,
         "color": "@blue",
         "thickness": 1.6,
         "width": 0,
@@ -361,10 +360,10 @@ def bars(coordinates: Sequence[Sequence[dict[str, Any]]], fits: int) -> Figure:
         }
         options.append((f"coordinate {j}", setting))
     bars = {"type": "bar", "orientation": "h", "x": [], "y": [], "marker": {"color": "@blue"}}
-    bars |= {"error_x": {"symmetric": False, "color": "@ink", "thickness": 1.4}}
+    bars |= {"error_x": {"color": "@ink", "thickness": 1.4}}
     bars["hovertemplate"] = "%{text}"
     across = axis("sensitivity (in standard deviations)", rangemode="tozero")
-    up = axis(autorange="reversed", showgrid=False, ticks="")
+    up = axis(autorange="reversed", showgrid=False)
     title = "Strongest inputs of a coordinate"
     told = "Bars: how strongly a coordinate responds to its inputs."
     choices = [Choice("coordinate", options)]
@@ -404,8 +403,8 @@ def overview(sensitivity: NDArray[np.float64], names: Sequence[str]) -> Figure:
         "ygap": 2,
         "colorbar": "",
     }
-    across = axis(tickvals=list(range(len(order))), ticktext=inputs, showgrid=False, tickangle=-45, ticks="")
-    up = axis(tickvals=list(range(k)), ticktext=rows, autorange="reversed", showgrid=False, ticks="")
+    across = axis(tickvals=list(range(len(order))), ticktext=inputs, showgrid=False)
+    up = axis(tickvals=list(range(k)), ticktext=rows, autorange="reversed", showgrid=False)
     told = "A map of how strongly every coordinate responds to the strongest inputs."
     height = 190 + 34 * min(k, 15)
     return Figure("overview", "All coordinates at a glance", [heat], layout(across, up), _OVERVIEW, told, height)

@@ -190,10 +190,9 @@ class Layers:
             return axis("layer", dtick=step(len(self.places)), showgrid=False)
         every = max(1, -(-len(self.places) // NAMES))
         names = [label(_end(name), BELOW) for name in self.names[::every]]
-        turned = {"tickangle": -45} if sum(map(len, names)) > 90 else {}
         ends = [self.places[0] - 0.6, self.places[-1] + 0.6]
         marks = {"tickvals": list(self.places[::every]), "ticktext": names}
-        return axis("layer", **marks, range=ends, showgrid=False, **turned)
+        return axis("layer", **marks, range=ends, showgrid=False)
 
     def shades(self) -> list[dict[str, Any]]:
         """Shapes behind the layers that are set apart, one for each row of neighbours."""

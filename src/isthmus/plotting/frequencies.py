@@ -107,8 +107,8 @@ def one_layer(spectra: Sequence[Any], names: Sequence[str]) -> list[Figure]:
     else:
         data = {"type": "heatmap", "x": [], "y": [], "z": [], "colorscale": SCALE, "zmin": 0, "colorbar": ""}
         data["hovertemplate"] = "ω = (%{y}, %{x}): %{z:.3g}"
-        flat = {"showgrid": False, "ticks": ""}
-        chart = layout(axis("turns along the second axis", **flat), axis("turns along the first axis", **flat))
+        across, up = (axis(f"turns along the {which} axis", showgrid=False) for which in ("second", "first"))
+        chart = layout(across, up)
     choice = Choice("layer", options, selected=len(options) // 2)
     told = "The largest singular value of one filter at every frequency."
     return [Figure("frequencies-layer", "One filter", [data], chart, _LAYER, told, 420, choices=[choice])]

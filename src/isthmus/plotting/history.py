@@ -94,7 +94,7 @@ def by_layer(history: Any, some: list[Any], thinned: list[str]) -> list[Figure]:
     }
     every = max(1, -(-len(names) // 24))
     marks = {"tickvals": rows[::every], "ticktext": [label(name or "(output)", 18) for name in names[::every]]}
-    up = axis(**marks, autorange="reversed", showgrid=False, ticks="")
+    up = axis(**marks, autorange="reversed", showgrid=False)
     chart = layout(axis("step", showgrid=False), up)
     reading = [*_MAP, *thinned]
     if len(history.layers) > LAYERS:

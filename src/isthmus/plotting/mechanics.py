@@ -91,7 +91,7 @@ def path(a: Any) -> Figure:
         "hovertemplate": "%{text}",
     }
     # One unit for both directions: lengths in the picture are lengths.
-    up = axis("second direction", scaleanchor="x", scaleratio=1)
+    up = axis("second direction", scaleanchor="x")
     chart = layout(axis("first direction"), up)
     told = f"The path of {count} representations in their two leading directions."
     return Figure("mechanics-path", "The path in its two leading directions", [line], chart, _PATH, told, 460)

@@ -319,7 +319,7 @@ def _scale(low: float, high: float) -> dict[str, Any]:
 
 def _curve(curve: Curve, index: int, name: str) -> dict[str, Any]:
     colour = _PAINTS[index % len(_PAINTS)]
-    bars = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.4, "width": 3}
+    bars = {"color": colour, "thickness": 1.4, "width": 3}
     bars |= {"array": short(curve.high - curve.middle), "arrayminus": short(curve.middle - curve.low)}
     told = f"{name}\n" if name else ""
     return {

@@ -99,10 +99,7 @@ def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
     check_choice("report", "verdict", found.verdict, _MEANING)
     if found.rank is not None:
         check_integer("report", "rank", found.rank, low=0, high=10**9)
-    names = [layer.name or "(output)" for layer in found.layers]
-    inside = set(found.isthmus.layers)
-    places = range(1, len(names) + 1)
-    layers = Layers(places, names, [place for place, name in zip(places, names) if name in inside])
+    layers = picture.places(found)
     origin, quantities = content.get("origin"), content["quantities"]
     title = str((origin or {}).get("weights") or found.whole.get("type") or "Diagnosis")
     # A name of ten thousand characters is in the table; here it would be the page.
@@ -119,7 +116,7 @@ def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
         Section("notes", "How it was done", _notes(found, quantities)),
         origin_section({"data": origin, "parameters": found.settings, "provenance": found.provenance}),
     ]
-    return Page("Diagnosis", title, answer, _facts(found, len(names)), [one for one in sections if one.blocks])
+    return Page("Diagnosis", title, answer, _facts(found, len(found.layers)), [one for one in sections if one.blocks])
 
 
 def _facts(found: Diagnosis, count: int) -> list[Fact]:
