@@ -32,16 +32,18 @@ _REMEDIES = {
 
 
 def shown(value: object, limit: int = 120) -> str:
-    r"""``value`` as harmless ASCII of at most ``limit`` characters: a file may hold escape sequences.
+    r"""``value`` as harmless text of at most ``limit`` characters: what cannot be printed is escaped.
 
     Examples
     --------
     >>> print(shown("\x1b[2Jname"))
     '\x1b[2Jname'
+    >>> print(shown("Temp [°C]\u202e"))
+    'Temp [°C]\u202e'
     >>> len(shown("x" * 10_000))
     120
     """
-    text = ascii(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    text = repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
     half = (limit - 3) // 2
     return text if len(text) <= limit else f"{text[: limit - 3 - half]}...{text[-half:]}"
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 
+from isthmus._result import Badge, Result, Table
+
 #: Every word that a result may be summed up by, and its tone.
 TONES = {
     "determined": "good",
@@ -19,6 +21,8 @@ TONES = {
     "undetermined": "doubt",
     "agrees": "good",
     "differs": "doubt",
+    "counts something else": "note",
+    "unexplained": "doubt",
     "fails": "bad",
     "met": "good",
     "not met": "doubt",
@@ -26,6 +30,8 @@ TONES = {
     "holds trivially": "note",
     "not applicable": "note",
     "none": "note",
+    "measured": "good",
+    "empty": "note",
     "conserved": "good",
     "not yet critical": "doubt",
     "drifting": "doubt",
@@ -111,21 +117,11 @@ def _joined(parts: Iterable[str], between: str = "") -> Markup:
     return escape(between).join(parts)
 
 
-def bar(share: float, *, strong: bool = False) -> Markup:
-    """A horizontal bar, ``share`` of its cell."""
-    width = 100 * min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
-    colour = _COLOURS["note"] if strong else "rgba(128,128,128,.45)"
-    inner = Markup('<div style="width:{:.1f}%;height:.7em;border-radius:.2em;background:{}"></div>').format(
-        width, colour
-    )
-    return Markup('<div style="min-width:9em">{}</div>').format(inner)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, strong: int | None = None) -> Markup:
-    """A table of cells; ``strong`` is the row to set apart, and long tables are cut."""
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, strong: Sequence[int] = ()) -> Markup:
+    """A table of cells; ``strong`` are the rows to set apart, and long tables are cut."""
     body = _row("th", heads)
     for index, row in enumerate(rows[:ROWS]):
-        weight = Markup(' style="font-weight:700"') if index == strong else ""
+        weight = Markup(' style="font-weight:700"') if index in strong else ""
         body += _row("td", row, weight)
     more = Markup("<div>… and {} more rows</div>").format(len(rows) - ROWS) if len(rows) > ROWS else ""
     return Markup('<table style="border-collapse:collapse;margin:.5em 0">{}</table>{}').format(body, more)
@@ -145,3 +141,26 @@ def card(*parts: str) -> Markup:
 def heading(*parts: str) -> Markup:
     """A line above the rest."""
     return Markup('<div style="font-size:1.1em;margin:.2em 0 .5em">{}</div>').format(_joined(parts, " "))
+
+
+def rows(shown: Table) -> Markup:
+    """The brief form of a table; of a long one the part around the rows that are set apart."""
+    heads, cells = shown.briefly()
+    if not heads or not cells:
+        return Markup()
+    start = max(0, min(min(shown.strong, default=0) - 2, len(cells) - ROWS))
+    before = Markup("<div>{} rows above are left out</div>").format(start) if start else Markup()
+    body = [[_cell(cell) for cell in row] for row in cells[start:]]
+    return before + table(heads, body, strong=[row - start for row in shown.strong])
+
+
+def _cell(value: object) -> Markup:
+    if isinstance(value, Badge):
+        return badge(value.word)
+    return told(number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value)
+
+
+def result(shown: Result, *more: str) -> Markup:
+    """What a notebook shows of a result: the answer, why, its tables, and ``more``; what is no Markup is escaped."""
+    answer = heading(badge(shown.verdict), strong(shown.sentence))
+    return card(answer, items(shown.reasons), *map(rows, shown.tables()), *more)

@@ -73,7 +73,7 @@ def test_pages(get, ids):
     answer, body = get(f"/report/{ids['found']}")
     assert (answer.status, body) == (200, b"<p>the report</p>")
     assert "sandbox" in answer.headers["Content-Security-Policy"]
-    for name in ("plotly.js", "theme.js", "live.js", "live.css", "report.css"):
+    for name in ("draw.js", "theme.js", "live.js", "live.css", "report.css"):
         answer, body = get(f"/assets/{name}")
         assert answer.status == 200 and len(body) > 100
 

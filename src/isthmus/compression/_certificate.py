@@ -197,9 +197,9 @@ class Compressed:
 
     def plot(self, figure: Figure | None = None) -> Figure:
         """Widths before and after by layer, why neurons went, and what is left of each cost, as a matplotlib figure."""
-        from isthmus.plotting.compression import draw_compression
+        from isthmus.plotting.compression import plot
 
-        return draw_compression(self.to_dict(), figure)
+        return plot(self.to_dict(), figure)
 
     def __repr__(self) -> str:
         found = self.certificate

@@ -14,6 +14,7 @@ from torch import Tensor
 from isthmus import _html
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
+from isthmus._result import Table
 from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.diagnosis._ranks import Evidence, Isthmus
 from isthmus.measures import (
@@ -187,6 +188,21 @@ class LayerDiagnosis:
         return self.whole if self.whole is not None else self.representation
 
     @property
+    def passes(self) -> bool | None:
+        """Whether all that the network computes passes through it; None where that was not measured."""
+        return None if math.isnan(self.bypass) else self.bypass <= NOTHING
+
+    @property
+    def sizes(self) -> tuple[float, float, float]:
+        """‖W‖ of all matrices together, the largest singular value, the smallest stable rank; NaN without matrices."""
+        if not self.weights:
+            return math.nan, math.nan, math.nan
+        largest = [float(part.spectrum.values[0]) for part in self.weights if len(part.spectrum.values)]
+        stable = [part.stable_rank for part in self.weights if len(part.spectrum.values)]
+        norm = math.sqrt(sum(part.norm**2 for part in self.weights))
+        return norm, max(largest, default=math.nan), min(stable, default=math.nan)
+
+    @property
     def participation_ratio(self) -> float:
         """(Σs²)²/Σs⁴ of the representation."""
         s = self.representation
@@ -289,6 +305,17 @@ class Diagnosis:
     def __getitem__(self, name: str) -> LayerDiagnosis:
         """The layer of this name."""
         return {layer.name: layer for layer in self.layers}[name]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What speaks for the verdict; doubts first."""
+        return self.isthmus.reasons
+
+    def tables(self) -> list[Table]:
+        """Every layer, and the other ways of counting."""
+        from isthmus.diagnosis._tables import tables_of
+
+        return tables_of(self)
 
     @property
     def sentence(self) -> str:
@@ -399,18 +426,18 @@ class Diagnosis:
         """The same as text; no number in it is NaN or infinite (those are null)."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
 
-    def plot(self) -> Figure:
-        """Spectra through depth and ranks by layer, as a matplotlib figure."""
-        from isthmus.plotting.diagnosis import draw_diagnosis
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """Ranks by layer, spectra through depth and other counts, as a matplotlib figure."""
+        from isthmus.plotting.diagnosis import plot
 
-        return draw_diagnosis(self.to_dict())
+        return plot(self, figure)
 
     def __repr__(self) -> str:
         return f"<Diagnosis of {self.whole.get('type', 'a network')}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-
-        return as_html(self)
+        more = [one.sentence for one in (self.mechanics, self.minimum, self.stability) if one is not None]
+        return _html.result(self, _html.items(more), _html.items(self.notes))
 
 
 def _number(value: float) -> float | None:
@@ -422,78 +449,6 @@ def _float(value: float | None) -> float:
 
 
 # ---- A Diagnosis in a notebook: the answer, why, the layers and the other ways of counting, as small static HTML
-
-
-def as_html(found: Diagnosis) -> str:
-    """Sentence, verdict, reasons, a table of the layers and the agreement panel; everything escaped, no scripts."""
-    answer = _html.heading(_html.badge(found.verdict), _html.strong(found.sentence))
-    inside = set(found.isthmus.layers)
-    heads = (
-        "layer",
-        "kind",
-        "weights",
-        "units",
-        "‖W‖",
-        "rank of W",
-        "dimensions",
-        "rank of J",
-        "negative",
-        "all passes through",
-    )
-    rows = [_cells(layer, (layer.name or "(output)") in inside) for layer in found.layers]
-    # The layers of the isthmus are marked in the table; of a long one, the part around them is shown.
-    first = next((i for i, layer in enumerate(found.layers) if (layer.name or "(output)") in inside), 0)
-    start = max(0, min(first - 2, len(rows) - _html.ROWS))
-    before = _html.told(f"{start} rows above are left out") if start else ""
-    panel = [
-        [
-            _html.name(one.name),
-            _html.number(one.value),
-            _agrees(one.rank, found.rank) if i else "",
-            _html.told(one.meaning),
-        ]
-        for i, one in enumerate(found.agreement)
-    ]
-    return _html.card(
-        answer,
-        _html.items(found.isthmus.reasons),
-        before,
-        _html.table(heads, rows[start:]),
-        _html.table(("counted by", "says", "", "what it counts"), panel) if panel else "",
-        _html.items([one.sentence for one in (found.mechanics, found.minimum, found.stability) if one is not None]),
-        _html.items(found.notes),
-    )
-
-
-def _cells(layer: LayerDiagnosis, marked: bool) -> list[str]:
-    main = layer.weights[0] if layer.weights else None
-    name = _html.name(layer.name or "(output)")
-    passes = "" if layer.bypass != layer.bypass else "yes" if layer.bypass <= NOTHING else "no"
-    return [
-        _html.strong(name) if marked else name,
-        _html.name(layer.kind),
-        _html.told("; ".join("×".join(map(str, part.shape)) for part in layer.weights[:4])),
-        _html.number(layer.units),
-        _html.number(main.norm) if main else "—",
-        _rank(main.spectrum) if main else "—",
-        _html.strong(_rank(layer.dimensions)) if marked else _rank(layer.dimensions),
-        _rank(layer.jacobian),
-        "—" if math.isnan(layer.negative_share) else f"{layer.negative_share:.1%}",
-        passes,
-    ]
-
-
-def _rank(spectrum: Spectrum | None) -> str:
-    """The count; a question mark where it is unclear, a dash where there is no spectrum."""
-    if spectrum is None or spectrum.reading is None:
-        return "—"
-    return "?" if spectrum.rank is None else _html.number(spectrum.rank)
-
-
-def _agrees(rank: int | None, ours: int | None) -> str:
-    if rank is None or ours is None:
-        return ""
-    return "agrees" if rank == ours else "differs"
 
 
 # ---- What every number of a Diagnosis is: formula, threshold, and the schema version that introduced or changed it

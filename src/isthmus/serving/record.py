@@ -114,7 +114,7 @@ class Record:
         # Every level of a walk, and of a training enough to see that it moves.
         if "error" in values or at - self._before >= EVERY:
             self._before = at
-            of = f" of about {self.total:.0f}" if self.total else ""
+            of = f" of about {self.total:.0f}" if self.total and self.done <= self.total else ""
             told = ", ".join(f"{name} {number(value, 4)}" for name, value in values.items())
             self.lines.append((at, f"{self.label} {self.done:.0f}{of}" + (f": {told}" if told else "")))
 
