@@ -36,6 +36,10 @@ def print_diagnosis(found: Diagnosis, folder: Path) -> None:
     for one in (found.minimum, found.stability):
         if one is not None:
             out.print(text(one.sentence))
+    if found.left_out:
+        out.print()
+        out.print(text("within the budget:"), style="dim")
+        _items(out, found.left_out)
     if found.notes:
         out.print()
         out.print(text("how it was done:"), style="dim")
@@ -86,10 +90,8 @@ def _numbers(layer: LayerDiagnosis) -> list[str]:
 
 
 def _counts(layer: LayerDiagnosis) -> list[str]:
-    from isthmus.diagnosis._jacobians import NOTHING
-
     weights = layer.weights[0].spectrum if layer.weights else None
-    passes = "—" if math.isnan(layer.bypass) else "yes" if layer.bypass <= NOTHING else "no"
+    passes = {True: "yes", False: "no", None: "—"}[layer.passes]
     negative = "—" if math.isnan(layer.negative_share) else f"{layer.negative_share:.1%}"
     return [_count(weights), _count(layer.dimensions), _count(layer.jacobian), negative, passes]
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from isthmus import _html
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
+from isthmus.diagnosis._effort import Part
 from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.diagnosis._ranks import Evidence, Isthmus
 from isthmus.measures import (
@@ -160,6 +161,9 @@ class LayerDiagnosis:
         Median over samples of the singular values of J(x → layer).
     bypass : float
         Share of the outputs' variation that survives when this layer is frozen: 0 if everything passes through it.
+    passes : bool or None
+        Whether everything passes through it, by ``bypass`` or because the module around it is bypassed; None if that
+        was not measured.
     negative_count, negative_share : float
         Share of the entries of its outputs that are negative, and their size ‖[Z]₋‖²/‖Z‖²: both are small inside a
         bottleneck, where a ReLU has nothing to do.
@@ -180,6 +184,7 @@ class LayerDiagnosis:
     bypass: float
     negative_count: float = math.nan
     negative_share: float = math.nan
+    passes: bool | None = None
 
     @property
     def dimensions(self) -> Spectrum | None:
@@ -207,6 +212,7 @@ class LayerDiagnosis:
             "weights": [w.to_dict() for w in self.weights],
             **{name: None if s is None else s.to_dict() for name, s in parts.items()},
             "bypass": _number(self.bypass),
+            "passes": self.passes,
             "negative_count": _number(self.negative_count),
             "negative_share": _number(self.negative_share),
             "participation_ratio": _number(self.participation_ratio),
@@ -230,6 +236,7 @@ class LayerDiagnosis:
             note=str(content["note"]),
             weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
             bypass=_float(content["bypass"]),
+            passes=_passes(content),
             # Files of earlier releases do not have them.
             negative_count=_float(content.get("negative_count")),
             negative_share=_float(content.get("negative_share")),
@@ -262,6 +269,8 @@ class Diagnosis:
         Whether the training's steps stay at this minimum, where its learning rate was given.
     minimum : Minimum or None
         Which kind of minimum a fully connected network is at, where targets and ridge were given.
+    cost : tuple of Part
+        What each part was expected to take and took, and what the budget reduced or left out.
     """
 
     isthmus: Isthmus
@@ -275,6 +284,12 @@ class Diagnosis:
     mechanics: Mechanics | None = None
     stability: Stability | None = None
     minimum: Minimum | None = None
+    cost: tuple[Part, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the budget reduced or left out, in words."""
+        return tuple(f"{part.name} {part.state}: {part.what}" for part in self.cost if part.state != "complete")
 
     @property
     def rank(self) -> int | None:
@@ -327,6 +342,7 @@ class Diagnosis:
                     "participation_ratio": layer.participation_ratio,
                     "jacobian_rank": layer.jacobian.rank if layer.jacobian else None,
                     "bypass": layer.bypass,
+                    "passes": layer.passes,
                     "negative_count": layer.negative_count,
                     "negative_share": layer.negative_share,
                     "note": layer.note,
@@ -334,7 +350,7 @@ class Diagnosis:
             )
         frame = pd.DataFrame(rows)
         whole = ["order", "weight_rank", "dimensions", "jacobian_rank"]
-        return frame.astype(dict.fromkeys(whole, "Int64"))
+        return frame.astype({**dict.fromkeys(whole, "Int64"), "passes": "boolean"})
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""
@@ -354,6 +370,7 @@ class Diagnosis:
             "mechanics": None if self.mechanics is None else json.loads(self.mechanics.to_json()),
             "stability": None if self.stability is None else self.stability.to_dict(),
             "minimum": None if self.minimum is None else self.minimum.to_dict(),
+            "cost": [part.to_dict() for part in self.cost],
         }
 
     @staticmethod
@@ -385,6 +402,7 @@ class Diagnosis:
                 mechanics=None if moved is None else Mechanics.from_dict(moved),
                 stability=None if steps is None else Stability.from_dict(steps),
                 minimum=None if reached is None else Minimum.from_dict(reached),
+                cost=tuple(Part.from_dict(part) for part in content.get("cost") or ()),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             fail(
@@ -415,6 +433,13 @@ class Diagnosis:
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def _passes(content: Mapping[str, Any]) -> bool | None:
+    """Whether everything passes through a layer; files of earlier releases have the share alone."""
+    share = _float(content["bypass"])
+    passes = content.get("passes", None if math.isnan(share) else share <= NOTHING)
+    return None if passes is None else bool(passes)
 
 
 def _float(value: float | None) -> float:
@@ -461,14 +486,14 @@ def as_html(found: Diagnosis) -> str:
         _html.table(heads, rows[start:]),
         _html.table(("counted by", "says", "", "what it counts"), panel) if panel else "",
         _html.items([one.sentence for one in (found.mechanics, found.minimum, found.stability) if one is not None]),
-        _html.items(found.notes),
+        _html.items([*found.left_out, *found.notes]),
     )
 
 
 def _cells(layer: LayerDiagnosis, marked: bool) -> list[str]:
     main = layer.weights[0] if layer.weights else None
     name = _html.name(layer.name or "(output)")
-    passes = "" if layer.bypass != layer.bypass else "yes" if layer.bypass <= NOTHING else "no"
+    passes = {True: "yes", False: "no", None: ""}[layer.passes]
     return [
         f"<b>{name}</b>" if marked else name,
         _html.name(layer.kind),

@@ -9,7 +9,6 @@ from typing import Any
 
 from isthmus._html import number
 from isthmus.diagnosis import Evidence, LayerDiagnosis, Spectrum
-from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.report.charts import axis, label, layout, rule
 from isthmus.report.layers import LAYERS, Layers
 from isthmus.report.page import Choice, Figure, short
@@ -54,7 +53,7 @@ _KINDS = {
 
 def bypassed(layer: LayerDiagnosis) -> bool:
     """Whether some of what the network computes goes around the layer."""
-    return layer.bypass > NOTHING
+    return layer.passes is False
 
 
 def counted(spectrum: Spectrum | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from isthmus._html import plain
 from isthmus.diagnosis import Diagnosis, LayerDiagnosis, Spectrum
 from isthmus.measures import Stability
 from isthmus.report import depth, diagnosis_figures, frequencies, mechanics_page
-from isthmus.report.diagnosis_figures import bypassed, counted, weight_sizes
+from isthmus.report.diagnosis_figures import counted, weight_sizes
 from isthmus.report.layers import Layers
 from isthmus.report.origin import origin_section
 from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
@@ -159,7 +158,7 @@ def _layers(found: Diagnosis, layers: Layers) -> list[Block]:
         state = Badge("isthmus") if place in layers.shaded else "never called" if layer.order is None else ""
         ranks = [", ".join(filter(None, (counted(part.spectrum) for part in layer.weights)))]
         ranks += [counted(layer.dimensions), counted(layer.jacobian)]
-        passes = "" if math.isnan(layer.bypass) else "no" if bypassed(layer) else "yes"
+        passes = {True: "yes", False: "no", None: ""}[layer.passes]
         last = [passes, layer.bypass, layer.negative_share, *weight_sizes(layer), layer.participation_ratio]
         rows.append([name, state, layer.kind, layer.units, *ranks, *last])
         done.append([name, layer.type_name, layer.calls, layer.rows, *_methods(layer)])
@@ -321,4 +320,8 @@ def _notes(found: Diagnosis, quantities: Mapping[str, Any]) -> list[Block]:
     ]
     heads = ["number in diagnosis.json", "what it is", "threshold", "since version"]
     definitions = Table("quantities", "What every number is", heads, rows, folded=True)
-    return [*([Notes(found.notes)] if found.notes else []), *([definitions] if rows else [])]
+    cost = [[part.name, part.state, part.what, part.estimated, part.seconds] for part in found.cost]
+    heads = ["part", "state", "on what", "seconds expected", "seconds taken"]
+    spent = Table("cost", "What was measured, and what the budget left out", heads, cost)
+    notes = [Notes(found.notes)] if found.notes else []
+    return [*notes, *([spent] if cost else []), *([definitions] if rows else [])]
