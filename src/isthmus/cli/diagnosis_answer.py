@@ -31,6 +31,10 @@ def print_diagnosis(found: Diagnosis, folder: Path) -> None:
     for one in (found.minimum, found.stability):
         if one is not None:
             out.print(text(one.sentence))
+    if found.left_out:
+        out.print()
+        out.print(text("within the budget:"), style="dim")
+        _items(out, found.left_out)
     if found.notes:
         out.print()
         out.print(text("how it was done:"), style="dim")

@@ -184,9 +184,9 @@ def _support(attained: list[Gate], rank: int, local: Reading | None) -> list[str
     return support
 
 
-def rounding_floor(uncentred: Tensor, eps: float) -> float:
-    """What rounding leaves of a representation after centring, relative to its size before it."""
-    return 4.0 * eps * float(torch.linalg.vector_norm(uncentred))
+def rounding_floor(size: float, eps: float) -> float:
+    """What rounding leaves of a representation after centring, from its size ‖A‖_F/√N before it."""
+    return 4.0 * eps * size
 
 
 # ---- The agreement panel: other ways of counting dimensions, what each measures and why it may differ

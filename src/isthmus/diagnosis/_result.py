@@ -15,6 +15,7 @@ from isthmus import _html
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
 from isthmus._result import Table
+from isthmus.diagnosis._effort import Part
 from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.diagnosis._ranks import Evidence, Isthmus
 from isthmus.measures import (
@@ -161,6 +162,9 @@ class LayerDiagnosis:
         Median over samples of the singular values of J(x → layer).
     bypass : float
         Share of the outputs' variation that survives when this layer is frozen: 0 if everything passes through it.
+    passes : bool or None
+        Whether everything passes through it, by ``bypass`` or because the module around it is bypassed; None if that
+        was not measured.
     negative_count, negative_share : float
         Share of the entries of its outputs that are negative, and their size ‖[Z]₋‖²/‖Z‖²: both are small inside a
         bottleneck, where a ReLU has nothing to do.
@@ -181,16 +185,12 @@ class LayerDiagnosis:
     bypass: float
     negative_count: float = math.nan
     negative_share: float = math.nan
+    passes: bool | None = None
 
     @property
     def dimensions(self) -> Spectrum | None:
         """The spectrum whose count is the dimension of the map: ``whole``, or ``representation`` where they agree."""
         return self.whole if self.whole is not None else self.representation
-
-    @property
-    def passes(self) -> bool | None:
-        """Whether all that the network computes passes through it; None where that was not measured."""
-        return None if math.isnan(self.bypass) else self.bypass <= NOTHING
 
     @property
     def sizes(self) -> tuple[float, float, float]:
@@ -223,6 +223,7 @@ class LayerDiagnosis:
             "weights": [w.to_dict() for w in self.weights],
             **{name: None if s is None else s.to_dict() for name, s in parts.items()},
             "bypass": _number(self.bypass),
+            "passes": self.passes,
             "negative_count": _number(self.negative_count),
             "negative_share": _number(self.negative_share),
             "participation_ratio": _number(self.participation_ratio),
@@ -246,6 +247,7 @@ class LayerDiagnosis:
             note=str(content["note"]),
             weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
             bypass=_float(content["bypass"]),
+            passes=_passes(content),
             # Files of earlier releases do not have them.
             negative_count=_float(content.get("negative_count")),
             negative_share=_float(content.get("negative_share")),
@@ -278,6 +280,8 @@ class Diagnosis:
         Whether the training's steps stay at this minimum, where its learning rate was given.
     minimum : Minimum or None
         Which kind of minimum a fully connected network is at, where targets and ridge were given.
+    cost : tuple of Part
+        What each part was expected to take and took, and what the budget reduced or left out.
     """
 
     isthmus: Isthmus
@@ -291,6 +295,12 @@ class Diagnosis:
     mechanics: Mechanics | None = None
     stability: Stability | None = None
     minimum: Minimum | None = None
+    cost: tuple[Part, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the budget reduced or left out, in words."""
+        return tuple(f"{part.name} {part.state}: {part.what}" for part in self.cost if part.state != "complete")
 
     @property
     def rank(self) -> int | None:
@@ -354,6 +364,7 @@ class Diagnosis:
                     "participation_ratio": layer.participation_ratio,
                     "jacobian_rank": layer.jacobian.rank if layer.jacobian else None,
                     "bypass": layer.bypass,
+                    "passes": layer.passes,
                     "negative_count": layer.negative_count,
                     "negative_share": layer.negative_share,
                     "note": layer.note,
@@ -361,7 +372,7 @@ class Diagnosis:
             )
         frame = pd.DataFrame(rows)
         whole = ["order", "weight_rank", "dimensions", "jacobian_rank"]
-        return frame.astype(dict.fromkeys(whole, "Int64"))
+        return frame.astype({**dict.fromkeys(whole, "Int64"), "passes": "boolean"})
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""
@@ -381,6 +392,7 @@ class Diagnosis:
             "mechanics": None if self.mechanics is None else json.loads(self.mechanics.to_json()),
             "stability": None if self.stability is None else self.stability.to_dict(),
             "minimum": None if self.minimum is None else self.minimum.to_dict(),
+            "cost": [part.to_dict() for part in self.cost],
         }
 
     @staticmethod
@@ -412,6 +424,7 @@ class Diagnosis:
                 mechanics=None if moved is None else Mechanics.from_dict(moved),
                 stability=None if steps is None else Stability.from_dict(steps),
                 minimum=None if reached is None else Minimum.from_dict(reached),
+                cost=tuple(Part.from_dict(part) for part in content.get("cost") or ()),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             fail(
@@ -437,18 +450,22 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         more = [one.sentence for one in (self.mechanics, self.minimum, self.stability) if one is not None]
-        return _html.result(self, _html.items(more), _html.items(self.notes))
+        return _html.result(self, _html.items(more), _html.items([*self.left_out, *self.notes]))
 
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def _passes(content: Mapping[str, Any]) -> bool | None:
+    """Whether everything passes through a layer; files of earlier releases have the share alone."""
+    share = _float(content["bypass"])
+    passes = content.get("passes", None if math.isnan(share) else share <= NOTHING)
+    return None if passes is None else bool(passes)
+
+
 def _float(value: float | None) -> float:
     return math.nan if value is None else float(value)
-
-
-# ---- A Diagnosis in a notebook: the answer, why, the layers and the other ways of counting, as small static HTML
 
 
 # ---- What every number of a Diagnosis is: formula, threshold, and the schema version that introduced or changed it

@@ -34,11 +34,14 @@ def tables_of(found: Diagnosis) -> list[Table]:
     heads = ["layer", "where", "kind", "units", "rank of W", "dimensions", "rank of J", "all passes", "bypass"]
     heads += ["negative", "‖W‖", "largest s(W)", "stable rank", "participation ratio"]
     how = ["layer", "class", "calls", "rows", "weights", "representation", "Jacobian", "note"]
+    cost = [[part.name, part.state, part.what, part.estimated, part.seconds] for part in found.cost]
+    spent = ["part", "state", "on what", "seconds expected", "seconds taken"]
     brief = (0, 1, 2, 3, 4, 5, 6, 7, 9, 10)
     tables = [
         Table("layers", "Every layer", heads, rows, _LAYERS, strong=inside, folded=len(rows) > 12, brief=brief),
         evidence_table("agreement-numbers", found.agreement, found.rank),
         Table("methods", "How each layer was looked at", how, done, folded=True, brief=()),
+        Table("cost", "What was measured, and what the budget left out", spent, cost, brief=()),
     ]
     return [one for one in tables if one.rows]
 

@@ -236,4 +236,5 @@ def _notes(found: Diagnosis, quantities: Mapping[str, Any]) -> list[Block]:
     ]
     heads = ["number in diagnosis.json", "what it is", "threshold", "since version"]
     definitions = Table("quantities", "What every number is", heads, rows, folded=True)
-    return [*([Notes(found.notes)] if found.notes else []), *([definitions] if rows else [])]
+    notes = [Notes(found.notes)] if found.notes else []
+    return [*notes, *_table(found, "cost"), *([definitions] if rows else [])]
