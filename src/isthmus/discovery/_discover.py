@@ -14,7 +14,7 @@ from torch import nn
 from isthmus._checks import check_integer
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory, progress, silent
-from isthmus._settings import MAX_RANK, Settings
+from isthmus._settings import MAX_RANK, STRENGTH, Settings
 from isthmus.diagnosis import Evidence
 from isthmus.discovery._columns import read_arrays
 from isthmus.discovery._evidence import check_witness, explaining_gradients, gather_evidence, testify
@@ -153,13 +153,13 @@ def discover(
     stages = _stages(checkpoint, task, record)
     show = show_progress if callable(show_progress) else (progress if show_progress else silent)
     with show(total_steps(chosen, highest), who) as bar:
-        context = Context(data, chosen, stages, bar, chosen.depth, chosen.strength, chosen.seed)
-        if chosen.loss == "cross_entropy" and chosen.ridge == "auto":
-            strength, why = choose_strength(context)
-            context, notes = dataclasses.replace(context, strength=strength), (*notes, why)
-        found = search_rank(task, context, highest, fixed)
-        closing = dataclasses.replace(context, strength=found.strength)
-        last = finish_fit(task, scaling_in, scaling_out, closing, found.chosen)
+        strength = STRENGTH if task.autoencoder and chosen.ridge == "auto" else chosen.strength
+        context, wide = Context(data, chosen, stages, bar, chosen.depth, strength, chosen.seed), None
+        if chosen.ridge == "auto" and not task.autoencoder:
+            context, wide, why = choose_strength(context, highest)
+            notes = (*notes, why)
+        found = search_rank(task, context, highest, fixed, wide)
+        last = finish_fit(task, scaling_in, scaling_out, context, found.chosen)
     clues, remarks = _clues(found, data)
     notes = (*notes, *last.notes)
     if network is not None:
@@ -193,7 +193,7 @@ def _record(task: RankTask) -> dict[str, Any]:
         "autoencoder": task.autoencoder,
         "held_out": task.splits.describe(),
         "half": settings.depth // 2,
-        **{name: getattr(settings, name) for name in ("width", "strength", "warm", "rise", "first")},
+        **{name: getattr(settings, name) for name in ("width", "activation", "strength", "passes", "first")},
         "each": settings.steps,
         "learning_rate": settings.learning_rate,
         "init_scale": settings.init_scale,

@@ -53,18 +53,16 @@ def quasi_newton_fit(
     *,
     steps: int,
     scale: float,
-    rise: int = 0,
     before: Sequence[Phase] = (),
     seed: int = 0,
     loss: str = "mse",
 ) -> Fit:
-    """Minimise in place by L-BFGS; during the first ``rise`` steps the ridge grows from a tenth of its value.
+    """Minimise in place by L-BFGS.
 
     ``before`` are phases to begin with; cost and loss are divided by ``scale``, the cost of the best constant. After
     ``steps`` steps at the full ridge it goes on until it is at rest, to PATIENCE times as many at most.
     """
-    rising = [Phase("lbfgs", rise, ridge_start=0.1, ridge_share=1.0)] if rise else []
-    phases = [*before, *rising, Phase("lbfgs", math.ceil(PATIENCE * steps))]
+    phases = [*before, Phase("lbfgs", math.ceil(PATIENCE * steps))]
     losses: list[float] = []
 
     def rested(event: TrainingEvent) -> bool:
@@ -173,7 +171,7 @@ def rewaist(
         T = s[:count].clamp_min(float(s[0]) * 1e-9 + 1e-30).rsqrt()[:, None] * (U[:, :count].mT @ B)
         A, a, B = T @ A, T @ a, B @ torch.linalg.pinv(T)
     weights, biases = [*Ws[: m - 1], A, B, *Ws[m + 1 :]], [*bs[: m - 1], a / net.bias, b / net.bias, *bs[m + 1 :]]
-    return FullyConnected.from_weights(weights, biases, slope=net.slopes, bias=net.bias).to(own)
+    return type(net).from_weights(weights, biases, slope=net.slopes, bias=net.bias).to(own)
 
 
 def unroll(
@@ -205,13 +203,13 @@ def unroll(
     target = torch.from_numpy((U - U.mean(axis=0)) / deviation).to(X.dtype)
     generator = torch.Generator().manual_seed(seed)
     m = net.waist
-    slope = net.encoder().slope
-    encoder = FullyConnected([*net.dims[:m], rank], slope, net.bias, dtype=X.dtype, generator=generator)
-    decoder = FullyConnected([rank, *net.dims[m + 1 :]], slope, net.bias, dtype=X.dtype, generator=generator)
+    family, slopes = type(net), (net.slopes[: m - 1], net.slopes[m:])
+    encoder = family([*net.dims[:m], rank], slopes[0], net.bias, dtype=X.dtype, generator=generator)
+    decoder = family([rank, *net.dims[m + 1 :]], slopes[1], net.bias, dtype=X.dtype, generator=generator)
     phases = [Phase("lbfgs", steps, ridge_start=0.1, ridge_share=0.5)]
     _train(encoder, X, target, ridge * rank / Y.shape[1], phases, seed)
     _train(decoder, target, Y, ridge, phases, seed, loss=loss)
-    return FullyConnected.joined(encoder, decoder)
+    return family.joined(encoder, decoder)
 
 
 def minibatch_fit(

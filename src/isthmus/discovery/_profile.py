@@ -82,7 +82,14 @@ class RankProfile:
 
     @staticmethod
     def of(
-        levels: Sequence[Level], *, depth: int, width: int, strength: float, baseline: float, loss_kind: str = "mse"
+        levels: Sequence[Level],
+        *,
+        depth: int,
+        width: int,
+        strength: float,
+        baseline: float,
+        loss_kind: str = "mse",
+        tolerance: float = TOLERANCE,
     ) -> RankProfile:
         """Collect the levels of a walk."""
         rows = sorted(levels, key=lambda level: level.rank)
@@ -107,7 +114,7 @@ class RankProfile:
             depth=depth,
             width=width,
             strength=strength,
-            tolerance=TOLERANCE,
+            tolerance=tolerance,
             shares=np.asarray(levels[0].shares, dtype=np.float64),
             loss_kind=loss_kind,
         )

@@ -21,7 +21,7 @@ from isthmus.discovery._columns import checked_names, with_gaps
 from isthmus.discovery._maps import ConstantMap, Sensitivity, apply
 from isthmus.discovery._profile import RankProfile
 from isthmus.files import register
-from isthmus.networks import FullyConnected, Network, Standardized
+from isthmus.networks import FAMILIES, FullyConnected, Standardized
 
 Array = NDArray[np.float64]
 
@@ -228,13 +228,16 @@ def discovery_parts(found: Discovery) -> tuple[dict[str, Any], dict[str, Tensor]
     shape: dict[str, Any] = {}
     encoder: Any = found.encoder
     decoder: Any = found.decoder
-    layers: list[Any] = [net.plain_layers() if isinstance(net, Network) else None for net in (encoder, decoder)]
+    layers = [getattr(encoder, "network", None), decoder]
     if found.rank == 0:
         tensors["constant"] = decoder.value
-    elif layers[0] is not None and layers[1] is not None and layers[0] is not encoder:
+    elif all(type(net).__name__ in FAMILIES for net in layers):
         tensors |= {"shift": encoder.shift, "scale": encoder.scale}
         for part, net in zip(("encoder", "decoder"), layers):
-            shape[part] = {"depth": net.depth, "slope": net.slope, "bias": net.bias}
+            family = type(net).__name__
+            shape[part] = {"depth": net.depth, "slope": net.config()["slope"], "bias": net.bias}
+            # Files of earlier versions, which had one, do not say.
+            shape[part] |= {} if family == "FullyConnected" else {"family": family}
             tensors |= {f"{part}.{name}": p.detach() for name, p in net.named_parameters()}
     else:
         got = f"{type(found.encoder).__name__} and {type(found.decoder).__name__}"
@@ -346,8 +349,10 @@ def _network(who: str, part: str, shape: dict[str, Any], tensors: dict[str, Tens
     if any(T.dtype != torch.float64 or not bool(T.isfinite().all()) for T in (*Ws, *bs)):
         fail(who, f"`{part}` must be finite, in float64", "something else", _FIX)
     slope, bias = (check_number(who, f"{part}.{key}", shape[part][key]) for key in ("slope", "bias"))
+    family = shape[part].get("family", "FullyConnected")
+    check_choice(who, f"{part}.family", family, tuple(FAMILIES))
     with torch.random.fork_rng(devices=[]):
-        net = FullyConnected.from_weights(Ws, bs, slope=slope, bias=bias)
+        net = FAMILIES[family].from_weights(Ws, bs, slope=slope, bias=bias)
     return net.requires_grad_(False)
 
 

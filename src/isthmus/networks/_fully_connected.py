@@ -255,8 +255,7 @@ class FullyConnected(Network):
             inputs = inputs.clone()  # a trace is frozen: later changes of X must not reach it
         Ws = tuple(W.detach().to(kind, copy=True) for W in self.weights)
         bs = tuple(b.detach().to(kind, copy=True) for b in self.bs)
-        how: dict[str, Any] = {"slopes": self.slopes, "bias": self.bias, "linear": self.linear}
-        preactivations, activations = propagate(Ws, bs, inputs, **how)
+        preactivations, activations = self._propagated(Ws, bs, inputs)
         for ell, Z in enumerate(preactivations, start=1):
             if not bool(torch.isfinite(Z).all()):
                 fail(
@@ -266,10 +265,14 @@ class FullyConnected(Network):
                     f"Check the weights up to layer {ell}, or scale X.",
                     error=DataError,
                 )
+        return self._trace_of(Ws, bs, tuple(preactivations), tuple(activations), eps=torch.finfo(own.dtype).eps)
+
+    def _propagated(self, Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        return propagate(Ws, bs, X, slopes=self.slopes, bias=self.bias, linear=self.linear)
+
+    def _trace_of(self, *parts: Any, eps: float) -> Trace:
         slope = self._slope if self._slope is not None and not any(self.linear) else self.slopes
-        linear = self.linear if any(self.linear) else ()
-        eps = torch.finfo(own.dtype).eps
-        return Trace(Ws, bs, tuple(preactivations), tuple(activations), slope, self.bias, eps, linear)
+        return Trace(*parts, slope, self.bias, eps, self.linear if any(self.linear) else ())
 
     def to_torch(self) -> nn.Sequential:
         """An ``nn.Sequential`` of Linear and ReLU/LeakyReLU/Identity computing the same function (β folded
@@ -379,25 +382,25 @@ class FullyConnected(Network):
             )
         return min(free, key=lambda ell: self.dims[ell])
 
-    def encoder(self) -> FullyConnected:
+    def encoder(self) -> Self:
         """g, a copy of what comes before the waist."""
         return self.part(0, self.waist)
 
-    def decoder(self) -> FullyConnected:
+    def decoder(self) -> Self:
         """h, a copy of what follows the waist."""
         return self.part(self.waist, self.depth)
 
-    def part(self, start: int, stop: int) -> FullyConnected:
+    def part(self, start: int, stop: int) -> Self:
         """Layers ``start`` + 1 … ``stop``, a copy."""
         slopes, linear = self.slopes[start : stop - 1], self.linear[start : stop - 1]
         # Between networks of one slope there is one, also where no layer is left to have it.
         beside = {a for a in self.slopes if a != 1.0} or {1.0}
         slope = slopes if len(set(slopes)) > 1 or len(beside) > 1 else (slopes[0] if slopes else beside.pop())
         bs = list(self.biases)[start:stop] or None
-        return FullyConnected.from_weights(self.Ws[start:stop], bs, slope=slope, bias=self.bias, linear=linear)
+        return type(self).from_weights(self.Ws[start:stop], bs, slope=slope, bias=self.bias, linear=linear)
 
     @torch.no_grad()
-    def merged(self) -> FullyConnected:
+    def merged(self) -> Self:
         """The same function with one layer less: the weights at the waist multiplied."""
         m = self.waist
         Ws, bs = [W.detach() for W in self.weights], [b.detach() for b in self.bs]
@@ -407,7 +410,7 @@ class FullyConnected(Network):
         weights = [*Ws[: m - 1], joint, *Ws[m + 1 :]]
         slopes, linear = self.slopes[: m - 1] + self.slopes[m:], self.linear[: m - 1] + self.linear[m:]
         slope = slopes if slopes else (self._slope or 0.0)
-        return FullyConnected.from_weights(weights, bs or None, slope=slope, bias=self.bias, linear=linear)
+        return type(self).from_weights(weights, bs or None, slope=slope, bias=self.bias, linear=linear)
 
     # ---------------------------------------------------------------- hooks
 

@@ -42,8 +42,8 @@ def from_torch(module: nn.Module) -> FullyConnected:
     """
     who = "from_torch"
     fix = "Use nn.Linear with one kind of nn.ReLU / nn.LeakyReLU / nn.Identity between them."
-    if isinstance(module, FullyConnected):
-        return module.part(0, module.depth)
+    if isinstance(module, Network) and (layers := module.plain_layers()) is module:
+        return layers.part(0, layers.depth)
     linears: list[tuple[str, nn.Linear]] = []
     slopes: list[tuple[str, float]] = []
     pending: tuple[str, float] | None = None
