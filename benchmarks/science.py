@@ -165,8 +165,8 @@ def page(rows: list[dict[str, Any]], beside: list[dict[str, Any]], document: dic
         "Written by `python benchmarks/science.py --out benchmarks/results/science.json`: default arguments, commit",
         f"{about['commit']}, {about['threads']} thread(s). A rank in brackets is the guess of an undetermined verdict.",
         "*Reference* are the held-out errors of a plain PyTorch net (160 wide, SiLU, AdamW, the better of two) through",
-        "k − 1, k and k + 1 numbers, for the true rank k; *ours* those of `discover` there. Seconds are of the wall and of",
-        "the processor. All tasks, with why their rank is what it is, stand in `_science_tasks.py`.",
+        "k − 1, k and k + 1 numbers, for the true rank k; *ours* those of `discover` there. Seconds are of the wall",
+        "and of the processor. All tasks, with why their rank is what it is, stand in `_science_tasks.py`.",
         "",
         f"**{s['right']} of {s['tasks']} right, {s['undetermined']} undetermined, {s['wrong']} confidently wrong.** "
         f"Counting guesses: {s['guess_right']} of",
