@@ -189,10 +189,10 @@ def pendulum_turning(rng: Generator) -> Drawn:
     """Markers on a pendulum that turns over, always forward, at two moments; and at two later ones."""
     start = np.column_stack([rng.uniform(-np.pi, np.pi, 300), np.zeros(300)])
     # Above the energy of the upright position, from just over it to fast.
-    start[:, 1] = np.sqrt(2 * (rng.uniform(1.5, 4.0, 300) + np.cos(start[:, 0])))
-    runs = flow(lambda s: np.column_stack([s[:, 1], -np.sin(s[:, 0])]), start, 0.25 * np.arange(10))
+    start[:, 1] = np.sqrt(2 * (rng.uniform(1.3, 6.0, 300) + np.cos(start[:, 0])))
+    runs = flow(lambda s: np.column_stack([s[:, 1], -np.sin(s[:, 0])]), start, 0.25 * np.arange(12))
     markers = np.array([np.column_stack([f(s[:, 0] + a) for f in (np.cos, np.sin) for a in (0, 1)]) for s in runs])
-    return windows(markers, 6, 2, [1, 3])
+    return windows(markers, 6, 2, [2, 5])
 
 
 @task(
@@ -225,19 +225,18 @@ def two_pendula_frames(rng: Generator) -> Drawn:
     dimension=2,
     common=True,
     noise=0.03,
-    why="Energy and phase of the bounce, a ring in the plane: falling and rising meet on the floor and at the top.",
+    why="Height and velocity of a ball in the air, a rectangle; where it is before and after the bounce tells both.",
 )
 def bouncing_ball_frames(rng: Generator) -> Drawn:
-    """Frames of a ball that bounces on the floor without loss."""
-    trajectories, top = 200, rng.uniform(0.7, 1.5, 200)
+    """Two frames of a ball in the air, and three later ones, by when most have bounced on the floor."""
+    start, velocity = rng.uniform([[0.5], [-0.9]], [[1.3], [0.7]], (2, 1500))
     # Height h − τ²/2 for τ in [−T, T], with T = √(2h), over and over.
+    top = start + velocity**2 / 2
     half = np.sqrt(2 * top)
-    begin = rng.uniform(-1, 1, trajectories) * half
-    tau = (begin + 0.35 * np.arange(17)[:, None] + half) % (2 * half) - half
-    height = top - tau**2 / 2
-    y, x = np.linspace(-0.1, 1.6, 18), np.linspace(-0.3, 0.3, 4)
-    frames = np.array([spots(np.column_stack([np.zeros(trajectories), h]), 0.15, x, y) for h in height])
-    return windows(frames, 10, 4, [2, 3, 4])
+    tau = (-velocity + np.array([0.0, 0.3, 0.8, 1.2, 1.6])[:, None] + half) % (2 * half) - half
+    y, x = np.linspace(-0.1, 1.7, 18), np.linspace(-0.3, 0.3, 4)
+    X, Y = ([spots(np.column_stack([0 * h, h]), 0.2, x, y) for h in part] for part in np.split(top - tau**2 / 2, [2]))
+    return np.hstack(X), np.hstack(Y), None
 
 
 @task(
