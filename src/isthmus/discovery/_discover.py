@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +49,7 @@ def discover(
     time: Any = None,
     cv: Any = None,
     network: nn.Module | None = None,
+    na_values: Sequence[float] | None = None,
     feature_names: Any = None,
     target_names: Any = None,
     checkpoint: str | Path | None = None,
@@ -96,7 +97,11 @@ def discover(
     max_samples : int
         Training rows beyond this number are used only for the last fit.
     missing : {"error", "median"}
-        What to do with NaN in X; the medians are kept for new rows, and a note says how many were filled in.
+        What to do with NaN, and masked entries, in X; the medians are kept for new rows, and a note says how many were
+        filled in.
+    na_values : sequence of float, optional
+        Numbers that mean "missing", such as −9999. By default they are looked for: exact extreme values far outside
+        the rest of a column. Pass () where all numbers are measured ones.
     loss : {"mse", "cross_entropy"}
         Squared error, or log loss of class labels. Held-out errors are relative to the variance of the outputs, or to
         the entropy of the labels, and so is λ. Each class is divided for itself. The probabilities of the answer are
@@ -133,7 +138,8 @@ def discover(
     who = "discover"
     began = clock.monotonic()
     chosen = Settings.of(settings)
-    inputs, targets, names, fill, notes = read_arrays(X, Y, chosen, feature_names, target_names)
+    table = read_arrays(X, Y, chosen, feature_names, target_names, na_values)
+    inputs, targets, names, notes = table.X, table.Y, table.names, table.notes
     task = make_task(inputs, targets, chosen, names=names, groups=groups, time=time, cv=cv)
     fixed = None if chosen.rank == "auto" else check_integer(who, "rank", chosen.rank, low=1, high=max(task.bound, 1))
     highest = max(min(task.bound, MAX_RANK if chosen.max_rank is None else chosen.max_rank), fixed or 0)
@@ -144,8 +150,9 @@ def discover(
         "rank": "auto" if fixed is None else fixed,
         "max_rank": highest,
         **_record(task),
+        **table.mending.settings,
     }
-    about = {"feature_names": names[0], "target_names": names[1], "fill": fill}
+    about = {"feature_names": names[0], "target_names": names[1], "fill": table.mending.fill}
     notes = (*notes, *task.notes)
     if task.bound == 0:
         return constant(inputs, targets, task.why, notes=notes, settings=record, **about)

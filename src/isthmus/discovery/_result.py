@@ -17,7 +17,7 @@ from isthmus import _html
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._errors import FileFormatError
 from isthmus.diagnosis import Evidence
-from isthmus.discovery._columns import checked_names, with_gaps
+from isthmus.discovery._columns import Mending, checked_names
 from isthmus.discovery._maps import ConstantMap, Sensitivity, apply
 from isthmus.discovery._profile import RankProfile
 from isthmus.files import register
@@ -100,6 +100,11 @@ class Discovery:
         return self.decode(self.transform(X))
 
     @property
+    def mending(self) -> Mending:
+        """What is done to inputs before the maps see them: gaps filled, gross outliers limited."""
+        return Mending.of("Discovery", self.settings, self.fill)
+
+    @property
     def loss(self) -> str:
         """``"mse"``, or ``"cross_entropy"`` for classes."""
         return str(self.settings.get("loss", "mse"))
@@ -112,10 +117,7 @@ class Discovery:
         return softmax(self.predict(X), axis=1)
 
     def _inputs(self, X: Any) -> Array:
-        if self.fill is not None:
-            X = with_gaps("transform", X)
-            if X.ndim == 2 and X.shape[1] == len(self.fill):
-                X = np.where(np.isnan(X), self.fill, X)
+        X = self.mending("transform", X, self.feature_names)
         return as_matrix("transform", "X", X, columns=len(self.feature_names)).numpy()
 
     @property
@@ -296,6 +298,7 @@ def _build(config: Any, tensors: dict[str, Tensor]) -> Discovery:
         if not bool((scale > 0).all()):
             fail(who, "`scale` must be positive", "something else", _FIX)
         encoder, decoder = Standardized(parts["encoder"], shift, scale).requires_grad_(False), parts["decoder"]
+    Mending.of(who, config["settings"], None)
     meaning = None
     if "sensitivity.value" in arrays:
         shapes = {name: (rank,) if name == "agreement" else (rank, d_in) for name in _MEANING}

@@ -284,7 +284,7 @@ def _codes(who: str, groups: Any, rows: int) -> Rows | None:
     values = np.asarray(groups)
     if values.shape != (rows,):
         fail(who, f"`groups` must have {rows} entries, one for each row", values.shape, "Align it.", error=DataError)
-    lost = int(pd.isna(values).sum())
+    lost = int(pd.isna(values).sum()) + int(np.ma.count_masked(groups))
     if lost:
         fail(who, "`groups` must not be missing", f"{lost} missing of {rows}", "Fill them in.", error=DataError)
     return np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1].astype(
