@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, wilcoxon
 
 from isthmus._settings import Settings
+from isthmus.discovery._fits import Fit
 from isthmus.discovery._evidence import flattening, local_dimension
 from isthmus.discovery._profile import RankProfile, standard_error
 from isthmus.discovery._task import RankTask
@@ -20,7 +21,10 @@ from isthmus.discovery._walk import (
     TOLERANCE,
     Context,
     Level,
-    look_closer,
+    alone,
+    best_of,
+    closer_starts,
+    level_of,
     slack,
     train_further,
     walk,
@@ -64,12 +68,12 @@ def search_rank(task: RankTask, context: Context, highest: int, fixed: int | Non
         wanted = needs_closer_look(profile, levels, profile.chosen, task.bound) - looked
         if not wanted:
             break
-        levels = [look_closer(context, level) if level.rank in wanted else level for level in levels]
+        levels = _look_closer(context, levels, wanted, profile.chosen - 1)
         profile, looked = _profile(context, levels), looked | wanted
     while len(others) < wish:
-        others.append(_replica(task, context, highest, len(others)))
-        # Where two walks disagree, a third has the casting vote on the rank (the verdict is another matter).
-        if len(others) == 1 == wish and others[0].chosen != profile.chosen:
+        others.append(_replica(task, context, levels[0].rank, min(profile.chosen, highest), len(others)))
+        # One more where the first is of another opinion: once may be chance.
+        if len(others) == 1 == wish and not supports(others[0], profile.chosen, task.bound):
             wish = 2
     if settled:
         judgement = _settled(task, fixed, aim, profile)
@@ -99,13 +103,33 @@ def _profile(context: Context, levels: list[Level]) -> RankProfile:
         width=context.settings.width,
         strength=context.strength,
         tolerance=context.tolerance,
+        resolution=context.resolution,
         baseline=float(context.data.baseline.mean()),
         loss_kind=context.data.loss,
     )
 
 
-def _replica(task: RankTask, context: Context, highest: int, index: int) -> RankProfile:
-    """A walk from another seed, on another division of the data, at another depth: alternately more and less."""
+def _look_closer(context: Context, levels: list[Level], wanted: set[int], below: int) -> list[Level]:
+    """The levels with the ``wanted`` ones trained anew; the one ``below`` the answer also from an unrolled surface."""
+    made: dict[tuple[int, str], Callable[[], Fit]] = {}
+    for above, level in zip(levels, levels[1:]):
+        if level.rank in wanted:
+            starts = closer_starts(context, level, above if level.rank == below else None)
+            made |= {(level.rank, start): make for start, make in starts.items()}
+    fits = context.stages.get_all({f"{context.name}-{rank}-{start}": make for (rank, start), make in made.items()})
+    context.bar.advance(context.settings.first * len(made))
+    found = dict(zip(made, fits))
+    return [
+        best_of(context, level, {start: fit for (rank, start), fit in found.items() if rank == level.rank})
+        for level in levels
+    ]
+
+
+def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
+    """The ranks on which the answer hangs, from another seed, on another division, at another depth: more, then less.
+
+    Each is trained alone, so that a mistake of the walk is not repeated.
+    """
     varied = dataclasses.replace(
         context,
         data=task.data(index + 1)[0],
@@ -113,7 +137,10 @@ def _replica(task: RankTask, context: Context, highest: int, index: int) -> Rank
         seed=context.seed + 1000 * (index + 1),
         name=f"replica{index}",
     )
-    return _profile(varied, walk(varied, highest, bound=task.bound, to_the_end=False))
+    made = alone(varied, [wide, *(rank for rank in (k, k - 1) if rank > 0)])
+    fits = context.stages.get_all({f"{varied.name}-{rank}": make for rank, make in made.items()})
+    context.bar.advance(context.settings.first * len(made))
+    return _profile(varied, [level_of(varied, rank, fit) for rank, fit in zip(made, fits)])
 
 
 def _settled(task: RankTask, fixed: int | None, aim: int, profile: RankProfile) -> Judgement:
@@ -146,6 +173,9 @@ STRENGTHS = (0.1, 0.03, 0.01)
 #: λ that are tried for numbers: the larger one if the next smaller one does not predict better, …
 WEAKER, STRONGER = (1e-4, 1e-5), 1e-2
 
+#: What explains less than this share of the variance is not looked for unless a smaller `ridge` asks for it, …
+FINEST = 2e-4
+
 #: … which is to have at most this share of the error.
 BETTER = 0.9
 
@@ -161,7 +191,7 @@ def choose_strength(context: Context, highest: int) -> tuple[Context, Level | No
         strength, errors = _for_classes(context, highest)
         chosen, level = dataclasses.replace(context, strength=strength), None
     else:
-        chosen, level, errors = _for_numbers(context, highest)
+        chosen, level, errors = _for_numbers(dataclasses.replace(context, finest=FINEST), highest)
     listed = ", ".join(f"{error:.3g} at λ = {strength:g}" for strength, error in errors.items())
     return chosen, level, f"λ = {chosen.strength:g} was taken for a wide network's error on the rows held out: {listed}"
 
@@ -170,6 +200,8 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[f
     best = wide_level(context, highest)
     chosen, errors, lowered = context, {context.strength: best.error}, True
     for strength in WEAKER:
+        if best.error < chosen.resolution:
+            break
         trial = dataclasses.replace(context, strength=strength)
         level = train_further(trial, best, f"strength-{strength:g}")
         errors[strength] = level.error
@@ -177,7 +209,7 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[f
         if not lowered:
             break
         chosen, best = trial, level
-    if chosen is context:
+    if chosen is context and not lowered:
         trial = dataclasses.replace(context, strength=STRONGER)
         level = train_further(trial, best, f"strength-{STRONGER:g}")
         errors[STRONGER] = level.error
@@ -224,6 +256,9 @@ MARGINAL = 0.05
 #: How often the levels on which the answer hangs are looked at more closely; each time it may move.
 LOOKS = 4
 
+#: A cloud of this much less than k dimensions fills k: shortest paths then hardly tell whether it is flat.
+WHOLE = 1.0
+
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
 SURFACE = 0.6
 
@@ -256,9 +291,10 @@ def needs_closer_look(profile: RankProfile, levels: Sequence[Level], k: int, bou
         return {rank for rank in (k - 1, k, k + 1) if rank in by_rank}
     here, below = by_rank[k], by_rank.get(k - 1)
     above = [level for level in levels if level.rank > k]
-    wanted: set[int] = set()
+    # However much worse it is: a surface may have to be unrolled first.
+    wanted = set() if below is None else {k - 1}
     if below is not None and not (_clearly_apart(profile, k) and _worse(below.errors, here.errors)):
-        wanted |= {k, k - 1}
+        wanted |= {k}
     if k < bound and any(_gains(here, more, len(above)) for more in above):
         wanted |= {k, min(level.rank for level in above)}
     return wanted
@@ -272,7 +308,7 @@ def _clearly_apart(profile: RankProfile, k: int) -> bool:
     if profile.tolerance <= TOLERANCE:
         return bool(profile.excess[below] >= CLEAR * profile.slack)
     # Errors are approximations: a drop must stand out from how much each further coordinate eases the fit.
-    floor = 0.5 * profile.strength
+    floor = 0.5 * profile.resolution
     before, at, after = (float(e) + floor for e in (profile.error[below], profile.error[here], profile.error.min()))
     return before * after >= CLEAR_RATIO * at**2
 
@@ -310,7 +346,7 @@ def judge(
         Whether the outputs are the inputs. Then every further coordinate explains a little, noise for example, up to
         the last, with which nothing is left: what is below the resolution raises no doubt, and is told.
     """
-    k = pooled_rank([profile, *replicas], bound)
+    k = min(profile.chosen, bound)
     by_rank = {level.rank: level for level in levels}
     most = max(rank for rank in by_rank if rank <= highest)
     if k > most:
@@ -318,8 +354,7 @@ def judge(
         few += "and no more were allowed: raise `max_rank`" if most == highest else "yet a wider network used no more"
         return Judgement(most, "undetermined", (few,))
     doubts: list[str] = []
-    rule = profile.rule if profile.chosen == k else f"on the average of {1 + len(replicas)} walks {profile.rule}"
-    reasons = [f"{k} is {rule}; with {k} it is {by_rank[k].error:.3g} of {profile.whole}"]
+    reasons = [f"{k} is {profile.rule}; with {k} it is {by_rank[k].error:.3g} of {profile.whole}"]
     doubts += _learned_nothing(profile, by_rank, baseline)
     below = _one_less(profile, by_rank, k)
     (reasons if below[0] else doubts).append(below[1])
@@ -342,28 +377,10 @@ def judge(
         left = by_rank[k].error - min(level.error for level in levels)
         reasons.append(f"further coordinates would explain {left:.2g} more: noise, or thin directions of the surface")
     reasons.append(
-        f"what explains less than about {profile.strength:.2g} of the {profile.unit} is below the resolution"
+        f"what explains less than about {profile.resolution:.2g} of the {profile.unit} is below the resolution"
     )
     verdict = "undetermined" if doubts else "determined"
     return Judgement(k, verdict, tuple(dict.fromkeys([*doubts, *reasons])))
-
-
-def pooled_rank(profiles: Sequence[RankProfile], bound: int) -> int:
-    """The smallest rank that is within the slack of the best on the average of all walks, at most ``bound``."""
-    slack = sum(profile.slack for profile in profiles) / len(profiles)
-    for k in sorted({int(rank) for profile in profiles for rank in profile.ranks}):
-        if sum(_excess(profile, k) for profile in profiles) / len(profiles) <= slack:
-            return min(k, bound)
-    return bound
-
-
-def _excess(profile: RankProfile, k: int) -> float:
-    """That of rank k; a walk that ended above it did so because more was not enough."""
-    row = profile.row(k)
-    if row is not None:
-        return float(profile.excess[row])
-    # Ranks between the used coordinates and the wide network are as good as either.
-    return 0.0 if k > profile.ranks.min() else math.inf
 
 
 def supports(replica: RankProfile, k: int, bound: int) -> bool:
@@ -458,7 +475,7 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float) -> 
     d + 2 or more seem to be needed, as for a knot or a torus, the reason is more likely that no start unrolled it.
     """
     k = judgement.rank
-    if flattening < FLAT:
+    if flattening < FLAT and not dimension > k - WHOLE:
         doubt = (
             f"the {k} coordinates lie on a surface that unrolls into {k - 1}, yet no network through {k - 1} was found "
             "that does as well: the surface may be too winding for these samples"

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,8 @@ class Context:
         Of the walk.
     tolerance : float
         Share of the best error by which another may exceed it.
+    finest : float
+        What explains less than this share is not looked for, however small the ridge.
     """
 
     data: Data
@@ -92,11 +94,16 @@ class Context:
     seed: int
     name: str = "main"
     tolerance: float = TOLERANCE
+    finest: float = 0.0
 
     @property
-    def slack_of(self) -> Callable[[float], float]:
-        """How far an error may exceed the best one, given that, and still count as equal."""
-        return lambda best: slack(best, self.strength, self.tolerance)
+    def resolution(self) -> float:
+        """What explains about this share of what there is to explain counts."""
+        return max(self.strength, self.finest)
+
+    def slack(self, best: float) -> float:
+        """How far an error may exceed the best one and still count as equal."""
+        return slack(best, self.resolution, self.tolerance)
 
     @property
     def ridge(self) -> float:
@@ -157,7 +164,7 @@ def walk(
 
     def worse(found: Fit) -> bool:
         """Whether it predicts held-out rows less well than the best level so far."""
-        return bool(data.errors(found.network).mean() - best > context.slack_of(best))
+        return bool(data.errors(found.network).mean() - best > context.slack(best))
 
     levels = [wide_level(context, highest) if begin is None else begin]
     best = levels[0].error
@@ -185,14 +192,10 @@ def walk(
                 bar.advance(2 * each)
                 found, start = (longer if longer.loss < other.loss else other), "fresh"
         if not failed and rank != bound and worse(found):
-            other = stage(f"{rank}-unrolled", lambda: _unrolled(context, above, rank, found))  # noqa: B023
-            if other.loss < found.loss:
-                found, start = other, "unrolled"
             other = stage(f"{rank}-longer", lambda: _stirred(context, found.network, rank))  # noqa: B023
-            found = other if other.loss < found.loss else found
-            tries += 2
+            found, tries = (other if other.loss < found.loss else found), tries + 1
             failed = worse(found)
-            bar.advance(3 * each)
+            bar.advance(2 * each)
         levels.append(_level(data, rank, found, start, tries))
         best = min(best, levels[-1].error)
         bar.advance(0, rank=rank, error=levels[-1].error)
@@ -217,27 +220,40 @@ def wide_level(context: Context, highest: int) -> Level:
 def _cut_to(context: Context, wide: Level, used: int) -> int:
     """The rank to begin with: one more than the least to which the network can be cut at not much more error."""
     data, net = context.data, wide.fit.network
-    allowed = wide.error + CUT * context.slack_of(wide.error)
+    allowed = wide.error + CUT * context.slack(wide.error)
     for rank in range(1, used):
         if data.errors(narrow(net, data.X, rank)).mean() <= allowed:
             return rank + 1
     return used
 
 
-def look_closer(context: Context, level: Level) -> Level:
-    """The level, or one of that rank from random weights, trained longer, if that lowers the loss.
+def closer_starts(context: Context, level: Level, above: Level | None) -> dict[str, Callable[[], Fit]]:
+    """Name of the start → further trainings at the rank of a level.
 
     Levels that are compared should have been trained alike: what a walk hands down may be in a worse valley at one
-    rank than at the next.
+    rank than at the next. With the level ``above`` also one that begins with its surface, unrolled.
     """
     rank = level.rank
-    found = context.stages.get(
-        f"{context.name}-{rank}-closer", lambda: _fresh(context, rank, 500 + rank, MORE_PASSES)
-    )
-    context.bar.advance(context.settings.first)
-    # The better one by what was minimised, as everywhere: held-out rows must not choose.
-    fit, start = (found, "fresh") if found.loss < level.fit.loss else (level.fit, level.start)
-    return _level(context.data, rank, fit, start, level.tries + 1)
+    starts: dict[str, Callable[[], Fit]] = {"fresh": lambda: _fresh(context, rank, 500 + rank, MORE_PASSES)}
+    if above is not None:
+        starts["unrolled"] = lambda: _unrolled(context, above.fit.network, rank, level.fit)
+    return starts
+
+
+def best_of(context: Context, level: Level, others: dict[str, Fit]) -> Level:
+    """The level with the fit of least loss: the training decides, held-out rows must not."""
+    start, fit = min([(level.start, level.fit), *others.items()], key=lambda item: item[1].loss)
+    return _level(context.data, level.rank, fit, start, level.tries + len(others))
+
+
+def alone(context: Context, ranks: Sequence[int]) -> dict[int, Callable[[], Fit]]:
+    """Rank → training from random weights at that rank."""
+    return {rank: lambda rank=rank: _fresh(context, rank, rank, MORE_PASSES) for rank in ranks}
+
+
+def level_of(context: Context, rank: int, fit: Fit) -> Level:
+    """A network trained alone, with its held-out errors."""
+    return _level(context.data, rank, fit, "fresh", 1)
 
 
 def _stirred(context: Context, net: FullyConnected, rank: int) -> Fit:
@@ -336,6 +352,10 @@ class Stages:
             found = make()
             self.write(name, found)
         return found
+
+    def get_all(self, wanted: dict[str, Callable[[], Fit]]) -> list[Fit]:
+        """The fits of these names, which do not depend on each other."""
+        return [self.get(name, make) for name, make in wanted.items()]
 
     def read(self, name: str) -> Fit | None:
         """The fit, or None if it is not there, damaged, or of another discovery."""

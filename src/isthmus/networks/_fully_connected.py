@@ -644,7 +644,10 @@ class DirectChain(Direct):
             if index:
                 whole, divided, across = self.pulled[index - 1]
                 G = multiply(G, self.Ws[index], divided)
-                pull_back_(whole, self.activations[index - 1], self.slopes[index - 1], self.rounded[index - 1])
+                self._pull_back(index - 1, whole)
+
+    def _pull_back(self, index: int, G: Tensor) -> None:
+        pull_back_(G, self.activations[index], self.slopes[index], self.rounded[index])
 
 
 class ChainMetric(KroneckerMetric):

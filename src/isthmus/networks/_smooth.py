@@ -9,8 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from isthmus._checks import fail
-from isthmus.networks._fully_connected import FullyConnected, linear_module
+from isthmus.networks._direct import multiply, multiply_add
+from isthmus.networks._fully_connected import DirectChain, FullyConnected, linear_module
 from isthmus.trace import Trace
+
+# In place and in one pass, which no public function does.
+_silu = torch.ops.aten.silu.out
+_silu_backward = torch.ops.aten.silu_backward.grad_input
 
 
 class SmoothNetwork(FullyConnected):
@@ -122,3 +127,44 @@ class SmoothNetwork(FullyConnected):
     def imbalance(self) -> tuple[float, float]:
         """NaN: SiLU is not homogeneous, and norms obey no law."""
         return float("nan"), float("nan")
+
+    def direct(self, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> DirectChain | None:
+        """Where all layers have biases, or none, and all are trained."""
+        own = type(self).forward is SmoothNetwork.forward and self._evenly_biased
+        possible = own and all(p.requires_grad for p in self.parameters())
+        return _SmoothChain(self, loss, values, gradients, rows) if possible else None
+
+
+class _SmoothChain(DirectChain):
+    """The same with SiLU, whose derivative is not read off the activation: pre-activations are kept beside it."""
+
+    def __init__(
+        self, net: SmoothNetwork, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int
+    ) -> None:
+        self.kept: list[Tensor] = []
+        super().__init__(net, loss, values, gradients, rows)
+        self.before = [memory if a == 1.0 else self.take_memory(n) for memory, a, n in self._hidden(net)]
+
+    def _hidden(self, net: SmoothNetwork) -> zip[tuple[Tensor, float, int]]:
+        return zip(self.memories, self.slopes, net.dims[1:-1])
+
+    def shape(self) -> None:
+        """Products go where pre-activations are kept."""
+        super().shape()
+        total, divide = self.rows.total, self.rows.divide
+        self.kept = [self.part(memory, n, total) for memory, n in zip(self.before, self.dims[1:-1])]
+        self.results = [*(divide(Z) for Z in self.kept), self.divided]
+
+    def forward(self) -> None:
+        """From the first layer to the last."""
+        for index, (A, W, Z) in enumerate(zip(self.inputs, self.transposed, self.results)):
+            if self.biases:
+                multiply_add(self.biases[index], A, W, Z, beta=self.bias)
+            else:
+                multiply(A, W, Z)
+            if index < len(self.slopes) and self.slopes[index] != 1.0:
+                _silu(self.kept[index], out=self.activations[index])
+
+    def _pull_back(self, index: int, G: Tensor) -> None:
+        if self.slopes[index] != 1.0:
+            _silu_backward(G, self.kept[index], grad_input=G)
