@@ -271,8 +271,8 @@ def fan_frames(rng: Generator) -> Drawn:
 )
 def photograph_window(rng: Generator) -> Drawn:
     """What a window shows of a texture, and what the one beside it shows."""
-    image = gaussian_filter(law("photograph").standard_normal((80, 80)), 5.0)
-    place = rng.uniform(0, 28, (2500, 2))
+    image = gaussian_filter(law("photograph").standard_normal((80, 80)), 6.0)
+    place = rng.uniform(0, 20, (2000, 2))
     grid = np.stack(np.meshgrid(np.arange(0, 24, 2.0), np.arange(0, 24, 2.0), indexing="ij"))
 
     def window(shift: tuple[float, float]) -> Array:
@@ -314,7 +314,10 @@ def double_pendulum_delays(rng: Generator) -> Drawn:
     why="States fill a box of R³, before the flow has drawn them to its attractor; what follows tells all three.",
 )
 def lorenz_delays(rng: Generator) -> Drawn:
-    """The first two variables of Lorenz's system at four moments, all three a little later."""
+    """Two variables of Lorenz's system at four moments, all three a little later.
+
+    The first and the last: on the axis where the first two vanish they say nothing of the third.
+    """
 
     def velocity(s: Array) -> Array:
         x, y, z = s.T
@@ -322,8 +325,7 @@ def lorenz_delays(rng: Generator) -> Drawn:
 
     start = rng.uniform([-15, -20, 8], [15, 20, 40], (2000, 3))
     runs = flow(velocity, start, np.array([0.0, 0.03, 0.06, 0.09, 0.12, 0.18, 0.24]), step=0.002)
-    X = np.hstack([r[:, :2] for r in runs[:4]])
-    return X, np.hstack([*runs[4:]]), None
+    return np.hstack([r[:, [0, 2]] for r in runs[:4]]), np.hstack([*runs[4:]]), None
 
 
 @task(

@@ -119,6 +119,8 @@ def network_in(saved: Any) -> tuple[Network, list[str]]:
     notes = ["encoder and decoder became one network: its outputs are kept, the coordinates between them are not"]
     if saved.fill is not None:
         notes.append("missing inputs are not filled in by the network as the discovery did: fill them in first")
+    if saved.mending.limits:
+        notes.append("gross outliers are not limited by the network as the discovery did: limit them first")
     return Standardized(FullyConnected.joined(g.network, h), g.shift, g.scale), notes
 
 
