@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import time as clock
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import joblib
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from isthmus._checks import check_integer
@@ -20,10 +23,12 @@ from isthmus.discovery._columns import read_arrays
 from isthmus.discovery._evidence import check_witness, explaining_gradients, gather_evidence, testify
 from isthmus.discovery._final import constant, finish_fit
 from isthmus.discovery._maps import apply
+from isthmus.discovery._reference import measure_reference
 from isthmus.discovery._result import Discovery
-from isthmus.discovery._search import Found, choose_strength, search_rank, total_steps
+from isthmus.discovery._search import Found, catch_up, choose_strength, search_rank, total_steps
 from isthmus.discovery._task import Data, RankTask, make_task
-from isthmus.discovery._walk import TOLERANCE, Context, Stages, identity_of
+from isthmus.discovery._walk import TOLERANCE, Context, Stages, identity_of, in_parallel
+from isthmus.networks._direct import use_threads
 
 _Discover = TypeVar("_Discover", bound=Callable[..., object])
 
@@ -53,6 +58,7 @@ def discover(
     feature_names: Any = None,
     target_names: Any = None,
     checkpoint: str | Path | None = None,
+    n_jobs: int | None = None,
     show_progress: bool | ProgressFactory = False,
     **settings: Any,
 ) -> Discovery:
@@ -121,6 +127,9 @@ def discover(
         By default those of a DataFrame, or x0, x1, … and y0, y1, …
     checkpoint : path, optional
         Folder for finished parts: a killed discovery started again goes on from there to the same answer.
+    n_jobs : int, optional
+        Processes for trainings that do not depend on each other, as scikit-learn counts them: None is 1 unless a
+        joblib context says otherwise, −1 one for each core. The answer does not depend on it.
     show_progress : bool
 
     Returns
@@ -159,13 +168,23 @@ def discover(
     data, scaling_in, scaling_out = task.data(0)
     stages = _stages(checkpoint, task, record)
     show = show_progress if callable(show_progress) else (progress if show_progress else silent)
-    with show(total_steps(chosen, highest), who) as bar:
+    # One thread in each process: the answer does not depend on how many there are, and nothing waits for a barrier.
+    with show(total_steps(chosen, highest), who) as bar, use_threads(1), threadpool_limits(1):
         strength = STRENGTH if task.autoencoder and chosen.ridge == "auto" else chosen.strength
-        context, wide = Context(data, chosen, stages, bar, chosen.depth, strength, chosen.seed), None
+        context = Context(data, chosen, stages, bar, chosen.depth, strength, chosen.seed, smooth=chosen.smooth)
+        context = dataclasses.replace(context, n_jobs=joblib.effective_n_jobs(n_jobs))
+        wide, reference = None, None
         if chosen.ridge == "auto" and not task.autoencoder:
+            # In another process it takes no time, and its imports are done when they are needed.
+            asked = chosen.loss == "mse" and fixed is None and task.bound > 1
+            learners = [functools.partial(measure_reference, data, chosen.seed)] * asked
+            waiting = in_parallel(learners, context.n_jobs)
             context, wide, why = choose_strength(context, highest)
-            notes = (*notes, why)
-        found = search_rank(task, context, highest, fixed, wide)
+            reference, notes = next(waiting, None), (*notes, why)
+            if wide is not None and reference is not None:
+                context, wide, done = catch_up(context, wide, reference)
+                notes = (*notes, done) if done else notes
+        found = search_rank(task, context, highest, fixed, wide, reference)
         last = finish_fit(task, scaling_in, scaling_out, context, found.chosen)
     clues, remarks = _clues(found, data)
     notes = (*notes, *last.notes)
@@ -198,6 +217,8 @@ def _record(task: RankTask) -> dict[str, Any]:
     return {
         **{name: getattr(settings, name) for name in shared},
         "autoencoder": task.autoencoder,
+        "units_in": task.units.inputs,
+        "units_out": task.units.outputs,
         "held_out": task.splits.describe(),
         "half": settings.depth // 2,
         **{name: getattr(settings, name) for name in ("width", "activation", "strength", "passes", "first")},

@@ -15,12 +15,14 @@ from isthmus._settings import Settings
 from isthmus.discovery._fits import Fit
 from isthmus.discovery._evidence import flattening, local_dimension
 from isthmus.discovery._profile import RankProfile, standard_error
+from isthmus.discovery._reference import Reference
 from isthmus.discovery._task import RankTask
 from isthmus.discovery._walk import (
     ROUGH,
     TOLERANCE,
     Context,
     Level,
+    MORE_PASSES,
     alone,
     best_of,
     closer_starts,
@@ -28,6 +30,7 @@ from isthmus.discovery._walk import (
     slack,
     train_further,
     walk,
+    wide_again,
     wide_level,
 )
 from isthmus.measures._dimension import FLAT
@@ -54,7 +57,14 @@ class Found:
     chosen: Level
 
 
-def search_rank(task: RankTask, context: Context, highest: int, fixed: int | None, begin: Level | None = None) -> Found:
+def search_rank(
+    task: RankTask,
+    context: Context,
+    highest: int,
+    fixed: int | None,
+    begin: Level | None = None,
+    reference: Reference | None = None,
+) -> Found:
     """Find the rank, at most ``highest``, or train at the rank ``fixed``; ``begin`` is a wide network that is there."""
     data = context.data
     settled = fixed is not None or task.bound == 1
@@ -86,9 +96,11 @@ def search_rank(task: RankTask, context: Context, highest: int, fixed: int | Non
             bound=task.bound,
             baseline=data.baseline,
             autoencoder=task.autoencoder,
+            reference=reference,
         )
         network = _level(levels, judgement.rank).fit.network
-        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data))
+        drop = _drop(profile, judgement.rank)
+        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data), drop)
     return Found(judgement, levels, profile, tuple(others), _level(levels, judgement.rank))
 
 
@@ -109,6 +121,12 @@ def _profile(context: Context, levels: list[Level]) -> RankProfile:
     )
 
 
+def _drop(profile: RankProfile, k: int) -> float:
+    """How many times the error is without the last coordinate."""
+    here, below = profile.row(k), profile.row(k - 1)
+    return math.inf if here is None or below is None else float(profile.error[below] / max(profile.error[here], 1e-300))
+
+
 def _look_closer(context: Context, levels: list[Level], wanted: set[int], below: int) -> list[Level]:
     """The levels with the ``wanted`` ones trained anew; the one ``below`` the answer also from an unrolled surface."""
     made: dict[tuple[int, str], Callable[[], Fit]] = {}
@@ -116,7 +134,7 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
         if level.rank in wanted:
             starts = closer_starts(context, level, above if level.rank == below else None)
             made |= {(level.rank, start): make for start, make in starts.items()}
-    fits = context.stages.get_all({f"{context.name}-{rank}-{start}": make for (rank, start), make in made.items()})
+    fits = context.stages.get_all({f"{context.name}-{rank}-{start}": make for (rank, start), make in made.items()}, context.n_jobs)
     context.bar.advance(context.settings.first * len(made))
     found = dict(zip(made, fits))
     return [
@@ -138,9 +156,19 @@ def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) ->
         name=f"replica{index}",
     )
     made = alone(varied, [wide, *(rank for rank in (k, k - 1) if rank > 0)])
-    fits = context.stages.get_all({f"{varied.name}-{rank}": make for rank, make in made.items()})
+    fits = context.stages.get_all({f"{varied.name}-{rank}-fresh": make for rank, make in made.items()}, context.n_jobs)
     context.bar.advance(context.settings.first * len(made))
-    return _profile(varied, [level_of(varied, rank, fit) for rank, fit in zip(made, fits)])
+    levels = [level_of(varied, rank, fit) for rank, fit in zip(made, fits)]
+    profile = _profile(varied, levels)
+    if supports(profile, k, task.bound):
+        return profile
+    # From random weights a network through few coordinates may be stuck where a walk is not.
+    walked = {level.rank: level for level in walk(varied, k + 1, begin=levels[0], down_to=max(k - 1, 1))}
+    both = [
+        level if level.rank not in walked else best_of(varied, walked[level.rank], {"fresh": level.fit})
+        for level in levels
+    ]
+    return _profile(varied, [*both, *(walked[rank] for rank in walked if rank not in made)])
 
 
 def _settled(task: RankTask, fixed: int | None, aim: int, profile: RankProfile) -> Judgement:
@@ -174,7 +202,7 @@ STRENGTHS = (0.1, 0.03, 0.01)
 WEAKER, STRONGER = (1e-4, 1e-5), 1e-2
 
 #: What explains less than this share of the variance is not looked for unless a smaller `ridge` asks for it, …
-FINEST = 2e-4
+FINEST = 4e-4
 
 #: … which is to have at most this share of the error.
 BETTER = 0.9
@@ -200,7 +228,7 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[f
     best = wide_level(context, highest)
     chosen, errors, lowered = context, {context.strength: best.error}, True
     for strength in WEAKER:
-        if best.error < chosen.resolution:
+        if best.error < chosen.finest:
             break
         trial = dataclasses.replace(context, strength=strength)
         level = train_further(trial, best, f"strength-{strength:g}")
@@ -216,6 +244,36 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[f
         if level.error < BETTER * best.error:
             chosen, best = trial, level
     return dataclasses.replace(chosen, tolerance=ROUGH if lowered else TOLERANCE), best, errors
+
+
+def catch_up(context: Context, wide: Level, reference: Reference) -> tuple[Context, Level, str | None]:
+    """Where the wide network predicts clearly worse than the reference: train another longer, then one with kinks.
+
+    Returns
+    -------
+    Context, Level, str or None
+        Those to go on with, and what was done, in words.
+    """
+    if not underfits(wide.error, reference, context.resolution):
+        return context, wide, None
+    before = wide.error
+    for smooth, label in ((context.smooth, "longer"), (not context.smooth, "other")):
+        trial = dataclasses.replace(context, smooth=smooth)
+        other = wide_again(trial, f"wide-{label}", MORE_PASSES)
+        if other.error < BETTER * wide.error:
+            context, wide = trial, other
+        if not underfits(wide.error, reference, context.resolution):
+            break
+    kind = "SiLU" if context.smooth else "ReLU"
+    return context, wide, (
+        f"{reference.learner} has an error of {reference.error:.3g}, the first wide network {before:.3g}; trained "
+        f"longer, with {kind}, it has {wide.error:.3g}"
+    )
+
+
+def underfits(error: float, reference: Reference, resolution: float) -> bool:
+    """Whether an error is clearly worse than what can be reached: by half, and by more than the resolution."""
+    return error > WORSE * reference.error + 0.5 * resolution
 
 
 def _for_classes(context: Context, highest: int) -> tuple[float, dict[float, float]]:
@@ -253,11 +311,18 @@ CLEAR_RATIO = 2.0
 #: One coordinate more may lower the error by this share beyond chance without raising a doubt.
 MARGINAL = 0.05
 
+#: Times the error of the reference from which on a network has not learned what can be learned.
+WORSE = 1.5
+
 #: How often the levels on which the answer hangs are looked at more closely; each time it may move.
 LOOKS = 4
 
 #: A cloud of this much less than k dimensions fills k: shortest paths then hardly tell whether it is flat.
 WHOLE = 1.0
+
+#: A cloud of so much less than k dimensions is a surface; a closed one, through one coordinate less, has to be torn,
+#: which makes the error at least so many times as large.
+PART, TORN = 0.6, 4.0
 
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
 SURFACE = 0.6
@@ -327,6 +392,7 @@ def judge(
     bound: int,
     baseline: Array,
     autoencoder: bool = False,
+    reference: Reference | None = None,
 ) -> Judgement:
     """Weigh the evidence.
 
@@ -345,6 +411,8 @@ def judge(
     autoencoder : bool
         Whether the outputs are the inputs. Then every further coordinate explains a little, noise for example, up to
         the last, with which nothing is left: what is below the resolution raises no doubt, and is told.
+    reference : Reference, optional
+        How well learners predict that know nothing of ranks.
     """
     k = min(profile.chosen, bound)
     by_rank = {level.rank: level for level in levels}
@@ -356,6 +424,16 @@ def judge(
     doubts: list[str] = []
     reasons = [f"{k} is {profile.rule}; with {k} it is {by_rank[k].error:.3g} of {profile.whole}"]
     doubts += _learned_nothing(profile, by_rank, baseline)
+    best = min(level.error for level in levels)
+    if reference is not None and underfits(best, reference, profile.resolution):
+        doubts.append(
+            f"the network underfits: {reference.learner} predicts held-out rows with an error of {reference.error:.3g}, "
+            f"ours with {best:.3g} at any rank; what it has not learned may need further coordinates"
+        )
+    elif reference is not None:
+        reasons.append(
+            f"what can be learned has been: the error is {best:.3g}, that of {reference.learner} {reference.error:.3g}"
+        )
     below = _one_less(profile, by_rank, k)
     (reasons if below[0] else doubts).append(below[1])
     # Where the theorem allows no more, a better fit through more says nothing about the rank.
@@ -468,13 +546,19 @@ def _worse(errors: Array, others: Array, looks: int = 1) -> bool:
     return float(chance) < CHANCE / looks  # pyright: ignore[reportArgumentType]
 
 
-def doubt_surface(judgement: Judgement, dimension: float, flattening: float) -> Judgement:
+def doubt_surface(judgement: Judgement, dimension: float, flattening: float, drop: float = math.inf) -> Judgement:
     """Doubt coordinates whose cloud could do with fewer: it unrolls into one less, or has far fewer dimensions.
 
     Either number may be NaN, not known. Closed surfaces of dimension d (circles, spheres) need d + 1 coordinates. Where
     d + 2 or more seem to be needed, as for a knot or a torus, the reason is more likely that no start unrolled it.
     """
     k = judgement.rank
+    if dimension < k - PART and drop < TORN:
+        doubt = (
+            f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error is "
+            f"only {drop:.1f} times as large: a ring, say, needs no more than its dimensions, but is hard to flatten"
+        )
+        return Judgement(k, "undetermined", (doubt, *judgement.reasons))
     if flattening < FLAT and not dimension > k - WHOLE:
         doubt = (
             f"the {k} coordinates lie on a surface that unrolls into {k - 1}, yet no network through {k - 1} was found "

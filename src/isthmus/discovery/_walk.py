@@ -6,24 +6,27 @@ import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from isthmus import files
 from isthmus._checks import fail
 from isthmus._errors import IsthmusError
-from isthmus._progress import Progress
+from isthmus._progress import Progress, Quiet
 from isthmus._settings import Settings
 from isthmus.discovery._fits import Fit, narrow, quasi_newton_fit, unroll, weigh
 from isthmus.discovery._task import Data
 from isthmus.networks import FullyConnected, SmoothNetwork
+from isthmus.networks._direct import use_threads
 from isthmus.networks._network import from_parts, to_parts
 from isthmus.training import Phase
 
@@ -83,6 +86,10 @@ class Context:
         Share of the best error by which another may exceed it.
     finest : float
         What explains less than this share is not looked for, however small the ridge.
+    smooth : bool
+        Whether activations are SiLU.
+    n_jobs : int
+        Processes for trainings that do not depend on each other.
     """
 
     data: Data
@@ -95,6 +102,12 @@ class Context:
     name: str = "main"
     tolerance: float = TOLERANCE
     finest: float = 0.0
+    smooth: bool = True
+    n_jobs: int = 1
+
+    def alone(self) -> Context:
+        """What a training needs of it in another process: no folder, nothing to show."""
+        return dataclasses.replace(self, stages=Stages(None, ""), bar=Quiet())
 
     @property
     def resolution(self) -> float:
@@ -217,6 +230,14 @@ def wide_level(context: Context, highest: int) -> Level:
     return level
 
 
+def wide_again(context: Context, name: str, passes: float) -> Level:
+    """Another one, trained so many times as long."""
+    wide = WIDE
+    found = context.stages.get(f"{context.name}-{name}", lambda: _fresh(context, wide, WIDE, passes))
+    context.bar.advance(context.settings.first)
+    return _level(context.data, wide, found, "fresh", 1)
+
+
 def _cut_to(context: Context, wide: Level, used: int) -> int:
     """The rank to begin with: one more than the least to which the network can be cut at not much more error."""
     data, net = context.data, wide.fit.network
@@ -233,21 +254,27 @@ def closer_starts(context: Context, level: Level, above: Level | None) -> dict[s
     Levels that are compared should have been trained alike: what a walk hands down may be in a worse valley at one
     rank than at the next. With the level ``above`` also one that begins with its surface, unrolled.
     """
-    rank = level.rank
+    rank, context = level.rank, context.alone()
     starts: dict[str, Callable[[], Fit]] = {"fresh": lambda: _fresh(context, rank, 500 + rank, MORE_PASSES)}
     if above is not None:
         starts["unrolled"] = lambda: _unrolled(context, above.fit.network, rank, level.fit)
+        starts["ring"] = lambda: _unrolled(context, above.fit.network, rank, level.fit, ring=True)
     return starts
 
 
 def best_of(context: Context, level: Level, others: dict[str, Fit]) -> Level:
-    """The level with the fit of least loss: the training decides, held-out rows must not."""
-    start, fit = min([(level.start, level.fit), *others.items()], key=lambda item: item[1].loss)
+    """The level with the best fit: the training decides, held-out rows must not.
+
+    That is the one of least loss; where errors are approximations and the ridge is small, of least cost.
+    """
+    by = "loss" if context.tolerance <= TOLERANCE else "cost"
+    start, fit = min([(level.start, level.fit), *others.items()], key=lambda item: getattr(item[1], by))
     return _level(context.data, level.rank, fit, start, level.tries + len(others))
 
 
 def alone(context: Context, ranks: Sequence[int]) -> dict[int, Callable[[], Fit]]:
     """Rank → training from random weights at that rank."""
+    context = context.alone()
     return {rank: lambda rank=rank: _fresh(context, rank, rank, MORE_PASSES) for rank in ranks}
 
 
@@ -290,7 +317,7 @@ def _from_random(context: Context, rank: int, offset: int, scale: float, passes:
     data, settings = context.data, context.settings
     # More neurons than samples would only take time.
     hidden = [min(settings.width, max(FEWEST_NEURONS, len(data.X)))] * (context.depth // 2 - 1)
-    family = SmoothNetwork if settings.smooth else FullyConnected
+    family = SmoothNetwork if context.smooth else FullyConnected
     net = family.hourglass(
         [data.X.shape[1], *hidden, rank],
         [rank, *hidden, data.Y.shape[1]],
@@ -311,16 +338,32 @@ def _passes(context: Context, rate: float, times: float = 1.0) -> list[Phase]:
     return [Phase("adam", steps, rate, batch_size=min(batch, rows), anneal=True)]
 
 
-def _unrolled(context: Context, above: FullyConnected, rank: int, otherwise: Fit) -> Fit:
+def _unrolled(context: Context, above: FullyConnected, rank: int, otherwise: Fit, *, ring: bool = False) -> Fit:
     data, steps, seed = context.data, context.settings.steps, context.seed + rank
-    net = unroll(above, data.X, data.Y, context.ridge, rank, steps=steps, seed=seed, loss=data.loss)
-    return otherwise if net is None else context.fit(net, steps, rank)
+    net = unroll(above, data.X, data.Y, context.ridge, rank, steps=2 * steps, seed=seed, loss=data.loss, ring=ring)
+    return otherwise if net is None else context.fit(net, 2 * steps, rank)
 
 
 # ---- What has been trained so far, kept in a folder: a killed discovery continues from there to the same answer
 
 
 _KIND = "discovery stage"
+
+Result = TypeVar("Result")
+
+
+def in_parallel(tasks: Sequence[Callable[[], Result]], n_jobs: int) -> Iterator[Result]:
+    """Results in the order of the tasks, which are begun at once; each process computes with one thread."""
+    if n_jobs == 1:
+        return map(one_thread, tasks)
+    # loky's processes are kept, so that only the first call waits for their imports; Ray's or Dask's backend may be set.
+    return iter(Parallel(n_jobs=n_jobs, return_as="generator")(delayed(one_thread)(task) for task in tasks))
+
+
+def one_thread(task: Callable[[], Result]) -> Result:
+    """What the task gives, computed by one thread: then it does not depend on how many there are."""
+    with threadpool_limits(1), use_threads(1):
+        return task()
 
 
 def identity_of(settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
@@ -353,9 +396,16 @@ class Stages:
             self.write(name, found)
         return found
 
-    def get_all(self, wanted: dict[str, Callable[[], Fit]]) -> list[Fit]:
-        """The fits of these names, which do not depend on each other."""
-        return [self.get(name, make) for name, make in wanted.items()]
+    def get_all(self, wanted: dict[str, Callable[[], Fit]], n_jobs: int) -> list[Fit]:
+        """The fits of these names, which do not depend on each other: by joblib, in so many processes."""
+        found = {name: self.read(name) for name in wanted}
+        missing = [name for name, fit in found.items() if fit is None]
+        fits = in_parallel([wanted[name] for name in missing], n_jobs)
+        # Each is kept as soon as it is there.
+        for name, fit in zip(missing, fits):
+            self.write(name, fit)
+            found[name] = fit
+        return [fit for fit in found.values() if fit is not None]
 
     def read(self, name: str) -> Fit | None:
         """The fit, or None if it is not there, damaged, or of another discovery."""
