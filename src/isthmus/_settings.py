@@ -112,7 +112,7 @@ class Settings:
     @property
     def first(self) -> int:
         """Quasi-Newton steps after these."""
-        return 3 * self.steps
+        return 2 * self.steps
 
 
 _FIELDS = {one.name: one for one in fields(Settings)}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import joblib
+from joblib.parallel import get_active_backend
 from threadpoolctl import threadpool_limits
 from torch import nn
 
@@ -29,6 +30,9 @@ from isthmus.discovery._search import Found, catch_up, choose_strength, search_r
 from isthmus.discovery._task import Data, RankTask, make_task
 from isthmus.discovery._walk import TOLERANCE, Context, Stages, identity_of, in_parallel
 from isthmus.networks._direct import use_threads
+
+#: Training rows from which on several processes pay.
+MANY = 500
 
 _Discover = TypeVar("_Discover", bound=Callable[..., object])
 
@@ -128,8 +132,9 @@ def discover(
     checkpoint : path, optional
         Folder for finished parts: a killed discovery started again goes on from there to the same answer.
     n_jobs : int, optional
-        Processes for trainings that do not depend on each other, as scikit-learn counts them: None is 1 unless a
-        joblib context says otherwise, −1 one for each core. The answer does not depend on it.
+        Processes for trainings that do not depend on each other, as joblib counts them: −1 is one for each core. None
+        is what a joblib context says, else one for each core if there are rows enough that it pays. The answer does
+        not depend on it.
     show_progress : bool
 
     Returns
@@ -172,7 +177,7 @@ def discover(
     with show(total_steps(chosen, highest), who) as bar, use_threads(1), threadpool_limits(1):
         strength = STRENGTH if task.autoencoder and chosen.ridge == "auto" else chosen.strength
         context = Context(data, chosen, stages, bar, chosen.depth, strength, chosen.seed, smooth=chosen.smooth)
-        context = dataclasses.replace(context, n_jobs=joblib.effective_n_jobs(n_jobs))
+        context = dataclasses.replace(context, n_jobs=_processes(n_jobs, len(data.X)))
         wide, reference = None, None
         if chosen.ridge == "auto" and not task.autoencoder:
             # In another process it takes no time, and its imports are done when they are needed.
@@ -208,6 +213,15 @@ def discover(
         settings={**record, "strength": context.strength, **spent},
         **about,
     )
+
+
+def _processes(n_jobs: int | None, rows: int) -> int:
+    """How many processes; none but this one for a discovery that takes no longer than their imports."""
+    if n_jobs is None:
+        n_jobs = get_active_backend()[1]
+    if n_jobs is None:
+        n_jobs = -1 if rows >= MANY else 1
+    return joblib.effective_n_jobs(n_jobs)
 
 
 def _record(task: RankTask) -> dict[str, Any]:

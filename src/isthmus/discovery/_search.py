@@ -132,7 +132,9 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
     made: dict[tuple[int, str], Callable[[], Fit]] = {}
     for above, level in zip(levels, levels[1:]):
         if level.rank in wanted:
-            starts = closer_starts(context, level, above if level.rank == below else None)
+            # A cloud that fills its dimensions does not unroll into fewer.
+            surface = level.rank == below and not local_dimension(above.fit.network, context.data) > above.rank - PART
+            starts = closer_starts(context, level, above if surface else None)
             made |= {(level.rank, start): make for start, make in starts.items()}
     fits = context.stages.get_all({f"{context.name}-{rank}-{start}": make for (rank, start), make in made.items()}, context.n_jobs)
     context.bar.advance(context.settings.first * len(made))

@@ -463,6 +463,9 @@ def _pair(who: str, pair: Any, rows: int) -> tuple[Rows, Rows]:
 #: A column that varies by less than this share of its size is constant: what is left of it is rounding.
 CONSTANT = 1e-13
 
+#: Columns of one unit, such as pixels, are rotated from this number on, and axes with this share of the variance left out.
+SIMILAR, NEGLIGIBLE = 32, 1e-6
+
 #: Singular values below this share of the largest are no direction of the data.
 NO_DIRECTION = 1e-9
 
@@ -509,10 +512,14 @@ class Scaling:
         plain = Scaling(mean * size, scale, None, constant)
         if kept is not None:
             return Scaling(plain.shift, plain.scale, np.eye(A.shape[1])[kept], constant)
-        if A.shape[1] <= limit:
+        if A.shape[1] <= (limit if units == "own" else SIMILAR):
             return plain
         _, s, axes = np.linalg.svd(plain(A), full_matrices=False)
         count = max(1, min(limit, int((s > NO_DIRECTION * s[0]).sum())))
+        if units == "common":
+            # Of pictures few axes hold nearly everything, and the rest would only take time.
+            left = 1.0 - np.cumsum(s**2) / max((s**2).sum(), 1e-300)
+            count = min(count, 1 + int((left > NEGLIGIBLE).sum()))
         share = float((s[:count] ** 2).sum() / max((s**2).sum(), 1e-300))
         return Scaling(plain.shift, plain.scale, axes[:count], constant, share)
 

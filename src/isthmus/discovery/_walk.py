@@ -53,7 +53,7 @@ BATCH, MOST_BATCHES = 64, 30
 TOLERANCE, ROUGH = 0.1, 0.5
 
 #: Passes over the rows of a network that begins anew at a rank where the walk may have missed a better one.
-MORE_PASSES = 3.0
+MORE_PASSES = 2.0
 
 #: The walk begins where the wide network can be cut, without training, at this many times the slack more error.
 CUT = 3.0
