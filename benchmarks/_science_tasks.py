@@ -279,7 +279,7 @@ def photograph_window(rng: Generator) -> Drawn:
         at = place[:, :, None, None] + 8 + np.array(shift)[:, None, None] + grid
         return map_coordinates(image, at.transpose(1, 0, 2, 3).reshape(2, -1), order=3).reshape(len(place), -1)
 
-    return window((0.0, 0.0)), window((6.0, 18.0)), None
+    return window((0.0, 0.0)), window((5.0, 25.0)), None
 
 
 # Motion, measured

@@ -122,6 +122,17 @@ def test_gross_outliers_are_limited_and_said(data):
     assert np.array_equal(both.X, both.Y)
 
 
+def test_heavy_tails_are_said_and_left(data):
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((400, 3)), rng.standard_normal((400, 2))
+    X[:, 1] = rng.standard_cauchy(400)
+    table = read(X, Y)
+    (note,) = table.notes
+    assert "x1" in note and "x0" not in note
+    assert np.array_equal(table.X, X)
+    assert read(np.repeat(X, 20, axis=1), Y).notes == ()
+
+
 def test_suspects_are_named(data):
     X, Y = data
     rng = np.random.default_rng(1)

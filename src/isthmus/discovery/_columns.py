@@ -27,6 +27,9 @@ Names = tuple[tuple[str, ...], tuple[str, ...]]
 #: Columns that a message names.
 SHOWN = 4
 
+#: Columns beyond which nothing is said of their tails.
+MANY = 50
+
 
 @dataclass(frozen=True, eq=False)
 class Mending:
@@ -183,7 +186,8 @@ def _limited(
         said.append(
             f"{shown(name, 40)} ({len(beyond)}, such as {worst:.6g}; the rest {limit[0]:.3g} to {limit[1]:.3g})"
         )
-    heavy = [name for name, column in zip(names, changed.T) if has_heavy_tails(column)]
+    # Of pixels and spectra nothing is said: many are dark but for a few rows.
+    heavy = [name for name, a in zip(names, changed.T) if len(names) <= MANY and has_heavy_tails(a)]
     notes = (f"heavy tails of {what} columns, hard to learn from: {_listed(heavy)}; {_MONOTONE}",) if heavy else ()
     if not said:
         return A, {}, notes
