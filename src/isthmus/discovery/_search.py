@@ -99,8 +99,9 @@ def search_rank(
             reference=reference,
         )
         network = _level(levels, judgement.rank).fit.network
-        drop = _drop(profile, judgement.rank)
-        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data), drop)
+        below = _level_or_none(levels, judgement.rank - 1)
+        torn = math.inf if below is None else below.error
+        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data), torn)
     return Found(judgement, levels, profile, tuple(others), _level(levels, judgement.rank))
 
 
@@ -121,10 +122,8 @@ def _profile(context: Context, levels: list[Level]) -> RankProfile:
     )
 
 
-def _drop(profile: RankProfile, k: int) -> float:
-    """How many times the error is without the last coordinate."""
-    here, below = profile.row(k), profile.row(k - 1)
-    return math.inf if here is None or below is None else float(profile.error[below] / max(profile.error[here], 1e-300))
+def _level_or_none(levels: list[Level], rank: int) -> Level | None:
+    return next((level for level in levels if level.rank == rank), None)
 
 
 def _look_closer(context: Context, levels: list[Level], wanted: set[int], below: int) -> list[Level]:
@@ -322,9 +321,9 @@ LOOKS = 4
 #: A cloud of this much less than k dimensions fills k: shortest paths then hardly tell whether it is flat.
 WHOLE = 1.0
 
-#: A cloud of so much less than k dimensions is a surface; a closed one, through one coordinate less, has to be torn,
-#: which makes the error at least so many times as large.
-PART, TORN = 0.6, 4.0
+#: A cloud of so much less than k dimensions is a surface; a closed one has to be torn to pass through one coordinate
+#: less, so that the rows beside the tear are far off: the error is then at least this share of a constant's.
+PART, TORN = 0.6, 0.01
 
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
 SURFACE = 0.6
@@ -548,17 +547,18 @@ def _worse(errors: Array, others: Array, looks: int = 1) -> bool:
     return float(chance) < CHANCE / looks  # pyright: ignore[reportArgumentType]
 
 
-def doubt_surface(judgement: Judgement, dimension: float, flattening: float, drop: float = math.inf) -> Judgement:
+def doubt_surface(judgement: Judgement, dimension: float, flattening: float, torn: float = math.inf) -> Judgement:
     """Doubt coordinates whose cloud could do with fewer: it unrolls into one less, or has far fewer dimensions.
 
-    Either number may be NaN, not known. Closed surfaces of dimension d (circles, spheres) need d + 1 coordinates. Where
+    Either number may be NaN, not known; ``torn`` is the error through one coordinate less. Closed surfaces of dimension d (circles, spheres) need d + 1 coordinates. Where
     d + 2 or more seem to be needed, as for a knot or a torus, the reason is more likely that no start unrolled it.
     """
     k = judgement.rank
-    if dimension < k - PART and drop < TORN:
+    if dimension < k - PART and torn < TORN:
         doubt = (
             f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error is "
-            f"only {drop:.1f} times as large: a ring, say, needs no more than its dimensions, but is hard to flatten"
+            f"{torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, but "
+            "is hard to flatten"
         )
         return Judgement(k, "undetermined", (doubt, *judgement.reasons))
     if flattening < FLAT and not dimension > k - WHOLE:
