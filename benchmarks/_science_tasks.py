@@ -397,20 +397,28 @@ def chemical_clock(rng: Generator) -> Drawn:
     "orbits",
     rank=6,
     dimension=6,
-    why="Three coordinates and three velocities in a ball of R⁶; later places and velocities tell them.",
+    why="Six elements of an ellipse, each on an interval: a box in R⁶, and four later places tell them.",
 )
 def orbits(rng: Generator) -> Drawn:
-    """Direction and brightness of a planet at four moments, its places and velocities at two later ones."""
-    start = np.array([1.0, 0, 0, 0, 1.0, 0]) + 0.3 * ball(rng, 3000, 6)
+    """Places of bodies on very different ellipses at five moments, and at four later ones."""
+    low, high = [0.8, 0.05, 0.1, 0.0, 0.0, 0.0], [1.5, 0.4, 0.8, 1.5, 1.5, 2.0]
+    size, eccentricity, tilt, node, periapsis, anomaly = rng.uniform(low, high, (1500, 6)).T
 
-    def velocity(s: Array) -> Array:
-        return np.hstack([s[:, 3:], -s[:, :3] / np.linalg.norm(s[:, :3], axis=1, keepdims=True) ** 3])
+    def place(time: float) -> Array:
+        mean = anomaly + time * size**-1.5
+        E = mean.copy()
+        for _ in range(30):  # Kepler's equation by Newton's method
+            E = E - (E - eccentricity * np.sin(E) - mean) / (1 - eccentricity * np.cos(E))
+        along = size * (np.cos(E) - eccentricity)
+        across = size * np.sqrt(1 - eccentricity**2) * np.sin(E)
+        radius, angle = np.hypot(along, across), np.arctan2(across, along) + periapsis
+        flat, high = radius * np.cos(angle), radius * np.sin(angle)
+        x = flat * np.cos(node) - high * np.sin(node) * np.cos(tilt)
+        y = flat * np.sin(node) + high * np.cos(node) * np.cos(tilt)
+        return np.column_stack([x, y, high * np.sin(tilt)])
 
-    runs = flow(velocity, start, np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0]), step=0.02)
-    places = runs[:4, :, :3]
-    radius = np.linalg.norm(places, axis=2, keepdims=True)
-    seen = np.concatenate([places / radius, -5 * np.log10(radius)], axis=2)
-    return np.hstack([*seen]), np.hstack([*runs[4:]]), None
+    X, Y = (np.hstack([place(t) for t in times]) for times in ((0, 0.25, 0.5, 0.75, 1.0), (1.5, 2.0, 2.5, 3.0)))
+    return X, Y, None
 
 
 @task(

@@ -221,27 +221,35 @@ def choose_strength(context: Context, highest: int) -> tuple[Context, Level | No
         chosen, level = dataclasses.replace(context, strength=strength), None
     else:
         chosen, level, errors = _for_numbers(dataclasses.replace(context, finest=FINEST), highest)
-    listed = ", ".join(f"{error:.3g} at λ = {strength:g}" for strength, error in errors.items())
+    listed = ", ".join(f"{error:.3g} at λ = {strength}" for strength, error in errors.items())
     return chosen, level, f"λ = {chosen.strength:g} was taken for a wide network's error on the rows held out: {listed}"
 
 
-def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[float, float]]:
-    best = wide_level(context, highest)
-    chosen, errors, lowered = context, {context.strength: best.error}, True
+def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[str, float]]:
+    first = best = wide_level(context, highest)
+    chosen, errors, lowered = context, {f"{context.strength:g}": best.error}, True
     for strength in WEAKER:
         if best.error < chosen.finest:
             break
         trial = dataclasses.replace(context, strength=strength)
         level = train_further(trial, best, f"strength-{strength:g}")
-        errors[strength] = level.error
+        errors[f"{strength:g}"] = level.error
         lowered = level.error < BETTER * best.error
         if not lowered:
             break
         chosen, best = trial, level
-    if chosen is context and not lowered:
+    if chosen is not context:
+        # What began at a larger ridge still profits from it: others, at lower ranks too, will have to do without.
+        again = wide_again(chosen, "wide-again", MORE_PASSES)
+        errors[f"{chosen.strength:g} from random weights"] = again.error
+        if again.error < BETTER * first.error:
+            best = min(best, again, key=lambda level: level.error)
+        else:
+            chosen, best, lowered = context, first, False
+    elif not lowered:
         trial = dataclasses.replace(context, strength=STRONGER)
         level = train_further(trial, best, f"strength-{STRONGER:g}")
-        errors[STRONGER] = level.error
+        errors[f"{STRONGER:g}"] = level.error
         if level.error < BETTER * best.error:
             chosen, best = trial, level
     return dataclasses.replace(chosen, tolerance=ROUGH if lowered else TOLERANCE), best, errors
@@ -277,18 +285,18 @@ def underfits(error: float, reference: Reference, resolution: float) -> bool:
     return error > WORSE * reference.error + 0.5 * resolution
 
 
-def _for_classes(context: Context, highest: int) -> tuple[float, dict[float, float]]:
+def _for_classes(context: Context, highest: int) -> tuple[float, dict[str, float]]:
     """The largest λ that does about as well as any.
 
     A squared error with a small ridge averages noise; a log loss with a small ridge is driven to 0 on every training
     row, wrong labels included. The network is trained at the largest λ and then on at each smaller one.
     """
-    errors: dict[float, float] = {}
+    errors: dict[str, float] = {}
     level = None
     for strength in STRENGTHS:
         trial = dataclasses.replace(context, strength=strength, name="strength")
         level = wide_level(trial, highest) if level is None else train_further(trial, level, f"strength-{strength:g}")
-        errors[strength] = level.error
+        errors[f"{strength:g}"] = level.error
     finite = np.where(np.isfinite(list(errors.values())), list(errors.values()), np.inf)
     least = float(finite.min())
     return STRENGTHS[int(np.argmax(finite <= least + slack(least, STRENGTHS[-1])))], errors
