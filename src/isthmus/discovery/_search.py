@@ -342,6 +342,9 @@ UNEXPLAINED = 0.25
 #: … and above this many times the training cost it is for want of data.
 OVERFIT = 3.0
 
+#: Share of what one coordinate less lacks that a replica may lack with all.
+LITTLE = 0.02
+
 #: Held-out rows (or groups) below which no error bar is worth having.
 FEWEST_HELD = 10
 
@@ -475,7 +478,12 @@ def supports(replica: RankProfile, k: int, bound: int) -> bool:
     here, below = replica.row(k), replica.row(k - 1)
     if replica.chosen == k:
         return True
-    enough = k == bound or (here is not None and replica.excess[here] <= CLEAR * replica.slack)
+    enough = k == bound
+    if here is not None and not enough:
+        excess = replica.excess[here]
+        # Two trainings of one network differ by a little of what there was to learn.
+        little = below is not None and excess <= LITTLE * replica.excess[below]
+        enough = bool(excess <= CLEAR * replica.slack or little)
     return bool(enough and (below is None or replica.excess[below] > replica.slack))
 
 
