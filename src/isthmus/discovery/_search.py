@@ -282,7 +282,7 @@ def catch_up(context: Context, wide: Level, reference: Reference) -> tuple[Conte
 
 def underfits(error: float, reference: Reference, resolution: float) -> bool:
     """Whether an error is clearly worse than what can be reached: by half, and by more than the resolution."""
-    return error > WORSE * reference.error + 0.5 * resolution
+    return error > WORSE * reference.error + resolution
 
 
 def _for_classes(context: Context, highest: int) -> tuple[float, dict[str, float]]:
