@@ -221,6 +221,38 @@ def test_exclude_and_decimal_commas(capsys):
         np.testing.assert_array_equal(numbers(out)[1], wanted)
 
 
+def test_na_values_and_marks(capsys):
+    table = frame().drop(columns=["patient", "hour", "city"])
+    table.loc[::20, NAMES[1]] = -9999.0
+    table.to_csv("marks.csv", index=False)
+    common = ["discover", "marks.csv", "--target", "y*", *QUICK, "--rank", "2", "--out", "found"]
+    code, _, err = call(capsys, *common)
+    assert code == 3
+    assert "-9999" in err and f"'{NAMES[1]}'" in err and "--na-values" in err
+    code, _, err = call(capsys, *common, "--missing", "median")
+    assert code == 0, err
+    document = read("found")
+    assert document["settings"]["na_values"] == {NAMES[1]: [-9999.0]}
+    found = isthmus.load("found/model.safetensors")
+    np.testing.assert_array_equal(found.coordinates, found.transform(table[list(NAMES)]))
+    code, out, err = call(capsys, "transform", "found", "marks.csv")
+    assert code == 0, err
+    np.testing.assert_allclose(numbers(out)[1], found.coordinates)
+    # Named by the user: the same, and nothing else is looked for.
+    code, _, err = call(capsys, *common, "--missing", "median", "--na-values", "-9999")
+    assert code == 0, err
+    assert read("found")["data"]["na_values"] == ["-9999"]
+    named = isthmus.load("found/model.safetensors")
+    np.testing.assert_array_equal(found.coordinates, named.coordinates)
+    code, out, err = call(capsys, "transform", "found", "marks.csv", "--na-values", "-9999")
+    assert code == 0, err
+    np.testing.assert_allclose(numbers(out)[1], found.coordinates)
+    # Measured values, says the user.
+    code, _, err = call(capsys, *common, "--na-values", "")
+    assert code == 0, err
+    assert "na_values" not in read("found")["settings"]
+
+
 def test_exclude_from_an_archive(capsys):
     task = linear()
     np.savez("data.npz", X=task.X, Y=task.Y)

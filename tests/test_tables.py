@@ -9,7 +9,6 @@ import gzip
 import io
 import math
 import random
-import shlex
 import subprocess
 import sys
 import time
@@ -533,44 +532,6 @@ def test_exclude():
         exclude_columns(ABC, ["a", "ids"])
 
 
-def test_a_column_that_numbers_the_rows_is_noted():
-    rng = np.random.default_rng(0)
-    n, noise = 40, rng.normal(size=40)
-    numbered = {
-        "id": np.arange(1000, 1000 + n),
-        "backwards": np.arange(n)[::-1] * 3,
-        "shuffled": rng.permutation(n) + 5,
-        "row no": np.sort(rng.choice(10**6, n, replace=False)),
-        "0": np.arange(float(n)),
-    }
-    for name, values in numbered.items():
-        got = choose_columns(frame(**{name: values, "x": noise, "y": noise}), targets="y")
-        assert got.feature_names == (name, "x")
-        (note,) = got.notes
-        assert note.startswith(f"{name!r} numbers the rows and is an input like any other")
-        assert f"--exclude {shlex.quote(name)}, pass a time as --time" in note
-    both = choose_columns(frame(id=numbered["id"], k=numbered["id"], y=noise), targets="y")
-    assert both.notes[0].startswith("'id', 'k' number the rows and are inputs")
-    strange = choose_columns(frame(**{"\x1b[2J": numbered["id"], "y": noise}), targets="y")
-    assert "\x1b" not in strange.notes[0] and "--exclude NAME" in strange.notes[0]
-    others = {
-        "counts": rng.integers(0, 10**6, n),
-        "twice": np.r_[0, np.arange(n - 1)],
-        "halves": np.arange(n) / 2,
-        "measured": np.sort(noise),
-        "gap": np.r_[np.nan, np.arange(1, n)],
-        "one out of order": np.r_[5000, np.arange(n - 1)],
-        "same": np.ones(n),
-    }
-    for name, values in others.items():
-        got = choose_columns(frame(**{name: values, "x": noise, "y": noise}), targets="y", missing="median")
-        assert not any("numbers the rows" in note for note in got.notes), name
-    few = choose_columns(frame(id=np.arange(9), x=noise[:9], y=noise[:9]), targets="y")
-    role = choose_columns(frame(id=np.arange(n), x=noise, y=noise), targets="y", time="id")
-    target = choose_columns(frame(id=np.arange(n), x=noise), targets="id")
-    assert few.notes == role.notes == target.notes == ()
-
-
 def test_targets_may_be_absent():
     with pytest.raises(DataError, match="`targets` must name a column"):
         choose_columns(ABC, targets=[])
@@ -745,6 +706,59 @@ def test_what_float64_cannot_hold_is_infinite():
     for value in ("1e999", 10**400, np.longdouble("1e400"), "-inf"):
         with pytest.raises(DataError, match="'a': 1 infinite"):
             choose_columns(pd.DataFrame({"a": [value], "y": [1.0]}), targets="y")
+
+
+def test_na_values(read):
+    text = "a,b,c\n1,-9999,x\n-9999.0,2,missing\n3,missing,y\n"
+    table = read(text, na_values=["-9999", "missing"])
+    chosen = choose_columns(table.drop(columns="c"), targets=None, need_targets=False, missing="median")
+    assert chosen.X.tolist() == [[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]]
+    assert plain(table)["c"] == ["x", None, "y"]
+    assert "4 cells" in table.attrs["isthmus_notes"][-1]
+    # As numbers, and by the decimal mark of the file.
+    assert read("a;b\n1,5;2\n-9,90;3\n", decimal=",", na_values="-9,9")["a"].isna().tolist() == [False, True]
+    assert not read(text, na_values=[-999]).isna().any().any()
+    assert read(text).equals(read(text, na_values=()))
+
+
+def test_na_values_of_arrays(read):
+    content = io.BytesIO()
+    np.save(content, np.array([[1, -9999], [2**53 + 1, 3]]))
+    table = read(content.getvalue(), "x.npy", na_values=[-9999.0])
+    assert table.isna().to_numpy().tolist() == [[False, True], [False, False]]
+    # A column without one is left as it is: float64 would round it.
+    assert int(table["0"][1]) == 2**53 + 1
+
+
+def marked():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.random(60), "b": rng.random(60), "y": rng.random(60)})
+    frame.loc[::20, "b"] = -9999.0
+    return frame
+
+
+def test_marks_are_found_refused_or_missing():
+    frame = marked()
+    with pytest.raises(DataError) as refused:
+        choose_columns(frame, targets="y")
+    for word in ("-9999", "3 times", "'b'", "--missing median", "--na-values ''"):
+        assert word in str(refused.value)
+    dropped = choose_columns(frame, targets="y", missing="drop")
+    assert len(dropped.rows) == 57 and dropped.na_values == {"b": (-9999.0,)}
+    filled = choose_columns(frame, targets="y", missing="median")
+    assert filled.X[0, 1] == filled.fill["b"] == np.median(frame["b"].drop(range(0, 60, 20)))
+    assert choose_columns(frame, targets="y", marks=False).X[0, 1] == -9999.0
+    # In a target they cannot be filled in.
+    target = choose_columns(frame, targets="b", missing="median")
+    assert len(target.rows) == 57 and target.na_values == {}
+    X, _ = match_columns(frame, filled.feature_names, fill=filled.fill, na_values=filled.na_values)
+    assert np.array_equal(X, filled.X)
+
+
+def test_what_is_no_mark_is_left():
+    frame = marked()
+    frame["b"] = frame["b"].replace(-9999.0, 1.2)
+    assert choose_columns(frame, targets="y").na_values == {}
 
 
 def test_signalling_nans_are_missing(read):

@@ -115,6 +115,13 @@ def as_matrix(
     return tensor
 
 
+def without_mask(value: Any) -> Any:
+    """A masked array as a plain one with NaN where it is masked; anything else as it is."""
+    if not np.ma.is_masked(value):
+        return value
+    return np.where(np.ma.getmaskarray(value), np.nan, np.ma.getdata(value).astype(np.float64))
+
+
 def as_tensor(
     who: str,
     name: str,
@@ -131,7 +138,7 @@ def as_tensor(
         tensor = tensor.to(dtype=dtype, device=device)
     else:
         try:
-            array = np.asarray(value)
+            array = np.asarray(without_mask(value))
         except ValueError:
             fail(
                 who,

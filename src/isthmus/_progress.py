@@ -61,12 +61,14 @@ def progress(
 @contextmanager
 def silent(total: int | None, label: str) -> Iterator[Progress]:  # noqa: ARG001
     """The same interface, showing nothing: what the library does unless asked."""
-    yield _Silent()
+    yield Quiet()
 
 
-class _Silent:
+class Quiet:
+    """Shows nothing."""
+
     def advance(self, steps: int = 1, **numbers: float) -> None:
-        pass
+        """Nothing."""
 
 
 class _Bar:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-#: λ when `ridge` is "auto".
+#: λ where `ridge` is "auto" and nothing is chosen: of autoencoders, whose rank is one at a resolution.
 STRENGTH = 0.01
+
+#: The first λ that is tried where it is chosen by the held-out error.
+FIRST_STRENGTH = 1e-3
 
 #: The largest rank looked for unless `max_rank` asks for more.
 MAX_RANK = 15
@@ -27,19 +30,32 @@ class Settings:
 
     rank: int | str = _setting("auto", int, "Do not look for the rank: take this one.", low=1)
     max_rank: int | None = _setting(None, int, "The largest rank to look for; by default at most 15.", low=1)
-    depth: int = _setting(8, int, "Layers of the network, an even number.", low=4, high=200)
-    width: int = _setting(64, int, "Neurons in each layer.", low=2)
+    depth: int = _setting(6, int, "Layers of the network, an even number.", low=4, high=200)
+    width: int = _setting(128, int, "Neurons in each layer.", low=2)
+    activation: str = _setting(
+        "auto", str, "SiLU, or ReLU; auto: SiLU but for classes.", choices=("auto", "smooth", "kinked")
+    )
     ridge: float | str = _setting(
-        "auto", float, "The share of variance a coordinate must explain, about 0.01.", low=0.0, high=1.0, low_open=True
+        "auto",
+        float,
+        "The share of variance a coordinate must explain; auto: what predicts best.",
+        low=0.0,
+        high=1.0,
+        low_open=True,
     )
     replicas: int = _setting(1, int, "Further walks that must agree.", low=0)
     steps: int = _setting(50, int, "Quasi-Newton steps after each narrowing.", low=1)
-    learning_rate: float = _setting(1e-3, float, "Of the few Adam steps before.", low=0.0, low_open=True)
+    learning_rate: float = _setting(4e-3, float, "Of the Adam steps before.", low=0.0, low_open=True)
     init_scale: float = _setting(1.0, float, "Of the initial weights.", low=0.0, low_open=True)
     max_samples: int = _setting(5000, int, "Training rows beyond this number serve only for the last fit.", low=2)
     missing: str = _setting("error", str, "Gaps in X: refuse, or put medians.", choices=("error", "median"))
     loss: str = _setting("mse", str, "Squared error, or log loss of labels.", choices=("mse", "cross_entropy"))
-    units: str = _setting("own", str, "Columns are scaled each by itself, or alike.", choices=("own", "common"))
+    units: str = _setting(
+        "auto",
+        str,
+        "Columns are scaled each by itself, or alike; auto: by what predicts.",
+        choices=("auto", "own", "common"),
+    )
     input_noise: float = _setting(0.0, float, "Noise that the last fit adds to copies of the inputs.", low=0.0)
     seed: int = _setting(0, int, "Of weights and divisions.", low=0, high=2**62)
 
@@ -77,29 +93,26 @@ class Settings:
         return value
 
     @property
+    def smooth(self) -> bool:
+        """Whether activations are SiLU: boundaries between classes have kinks, most functions of numbers have none."""
+        return self.activation == "smooth" or (self.activation == "auto" and self.loss == "mse")
+
+    @property
     def strength(self) -> float:
-        """λ."""
-        return STRENGTH if isinstance(self.ridge, str) else self.ridge
+        """λ, or where it is chosen the first that is tried."""
+        if isinstance(self.ridge, str):
+            return FIRST_STRENGTH if self.smooth else STRENGTH
+        return self.ridge
 
     @property
-    def warm(self) -> int:
-        """Steps of Adam from random weights."""
-        return max(1, round(0.6 * self.steps))
-
-    @property
-    def rise(self) -> int:
-        """Steps of L-BFGS after these, while the ridge grows."""
-        return 2 * self.steps
-
-    @property
-    def first(self) -> int:
-        """Steps after these, at the full ridge."""
+    def passes(self) -> int:
+        """Passes over the rows by Adam, from random weights, if that is not more than 30 times ``steps`` steps."""
         return max(1, round(1.2 * self.steps))
 
     @property
-    def from_random(self) -> int:
-        """All steps from random weights."""
-        return self.warm + self.rise + self.first
+    def first(self) -> int:
+        """Quasi-Newton steps after these."""
+        return 2 * self.steps
 
 
 _FIELDS = {one.name: one for one in fields(Settings)}

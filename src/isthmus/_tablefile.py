@@ -67,7 +67,13 @@ def is_text(path: str | os.PathLike[str]) -> bool:
     return PurePath(path).name.lower().endswith(_TEXT)
 
 
-def read_table(path: str | os.PathLike[str], *, decimal: str = ".", max_bytes: int | None = None) -> pd.DataFrame:
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    decimal: str = ".",
+    na_values: Sequence[str | float] = (),
+    max_bytes: int | None = None,
+) -> pd.DataFrame:
     """Read a table from a text, Parquet or NumPy file: every row as it stands there, or the file is refused.
 
     Parameters
@@ -79,6 +85,8 @@ def read_table(path: str | os.PathLike[str], *, decimal: str = ".", max_bytes: i
     decimal : {".", ","}
         Decimal mark of the numbers of a text file. With "," a point in a number makes it text, and the separator is a
         comma only where cells that hold one are quoted. It is never guessed.
+    na_values : sequence of str or float
+        What means missing beside the empty cell, NA and the like: numbers such as -9999 are compared as numbers.
     max_bytes : int, optional
         Neither the file nor what it unpacks to may be larger. By default 4 GiB, and what a packed file unpacks to may
         be at most 100 times as large as it is, or 64 MiB.
@@ -88,6 +96,42 @@ def read_table(path: str | os.PathLike[str], *, decimal: str = ".", max_bytes: i
     DataFrame
         ``attrs["isthmus_notes"]`` says what was decided; :func:`choose_columns` passes it on.
     """
+    frame = _read(path, decimal, max_bytes)
+    return _without(frame, na_values) if len(na_values) else frame
+
+
+def _without(frame: pd.DataFrame, na_values: Sequence[str | float]) -> pd.DataFrame:
+    """The table with nothing where a cell is one of ``na_values``, and a note that says how many were."""
+    import pandas as pd
+
+    mark = frame.attrs.get("isthmus_decimal", ".")
+    texts = {str(value).strip() for value in ([na_values] if isinstance(na_values, str) else na_values)}
+    numbers = {float(found[0]) for text in texts if (found := _floats([text], decimal=mark)) is not None}
+    columns, gone = {}, 0
+    for name, column in frame.items():
+        kind = getattr(column.dtype, "kind", "O")
+        if kind in "iuf":
+            lost = column.isin(numbers).to_numpy()
+        elif kind in "bmM":
+            lost = np.zeros(len(column), bool)
+        else:
+            lost = np.array([_is_one(cell, texts, numbers, mark) for cell in column.astype(object)], bool)
+        columns[name] = column.where(~lost) if lost.any() else column
+        gone += int(lost.sum())
+    found = pd.DataFrame(columns)
+    told = f"read {_counted(gone, 'cell')} as missing: {_listed(sorted(texts))}"
+    found.attrs = {**frame.attrs, "isthmus_notes": (*frame.attrs.get("isthmus_notes", ()), told)}
+    return found
+
+
+def _is_one(cell: object, texts: Collection[str], numbers: Collection[float], mark: str) -> bool:
+    """Whether a cell of a column of text or of numbers of another kind is one of these texts or numbers."""
+    text = str(cell).strip()
+    found = _floats([text], decimal=mark)
+    return text in texts or (found is not None and float(found[0]) in numbers)
+
+
+def _read(path: str | os.PathLike[str], decimal: str, max_bytes: int | None) -> pd.DataFrame:
     who, label = "read_table", shown(path)
     limit = MAX_BYTES if max_bytes is None else check_integer(who, "max_bytes", max_bytes, low=1)
     check_choice(who, "decimal", decimal, (".", ","))

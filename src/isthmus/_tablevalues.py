@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 from isthmus._tablefile import _MISSING, _counted, _floats, _listed
 
 MAX_LEVELS = 20
-#: Rows below which numbers may be in order by chance.
-FEWEST_NUMBERED = 10
 _DATES = [f"{day}{clock}" for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y") for clock in ("", " %H:%M", " %H:%M:%S")]
 
 
@@ -115,6 +113,10 @@ def as_moments(who: str, name: str, values: Any) -> Any:
     if not isinstance(values, (pd.Series, pd.Index)):
         if hasattr(values, "detach"):  # a tensor holds numbers
             return values
+        if np.ma.is_masked(values):
+            # Which the next line would forget.
+            got = f"{int(np.ma.count_masked(values))} masked"
+            fail(who, f"`{name}` must have no masked entries", got, "Drop these rows.", error=DataError)
         try:
             array = np.asarray(values)
         except ValueError:
@@ -209,10 +211,34 @@ def _replaced(cells: str, what: str, names: Sequence[str]) -> str:
     return f"replaced {cells} by {what} of {_counted(len(names), 'column')}: {_listed(names)}"
 
 
-def _numbers_rows(values: np.ndarray) -> bool:
-    """Whether a column does nothing but number the rows: whole numbers, all different, sorted or without a gap."""
-    if len(values) < FEWEST_NUMBERED or not np.isfinite(values).all() or (values != np.round(values)).any():
-        return False
-    steps = np.diff(values)
-    gapless = np.ptp(values) == len(values) - 1 and len(np.unique(values)) == len(values)
-    return bool((steps > 0).all() or (steps < 0).all() or gapless)
+def _read_as_missing(columns: Mapping[str, np.ndarray], marks: Mapping[str, Sequence[float]]) -> list[str]:
+    """The note that marks, by name of column, were taken for missing values."""
+    listed = _marked(columns, marks)
+    some = ", ".join(listed[:4]) + (f" and {len(listed) - 4} more columns" if len(listed) > 4 else "")
+    return [f"read as missing: {some}"]
+
+
+def _refused_marks(
+    who: str, name: str, columns: Mapping[str, np.ndarray], marks: Mapping[str, Sequence[float]], do: str
+) -> NoReturn:
+    """Fail: numbers far outside the rest of their columns stand for "missing"."""
+    listed = _marked(columns, marks)
+    got = ", ".join(listed[:4]) + (f" and {len(listed) - 4} more columns" if len(listed) > 4 else "")
+    must = f"{name} must hold no marks of missing values, numbers far outside the rest of their column"
+    fail(who, must, got, f"{do[0].upper()}{do[1:]}.", error=DataError)
+
+
+def _marked(columns: Mapping[str, np.ndarray], marks: Mapping[str, Sequence[float]]) -> list[str]:
+    """Of each column its marks, how often they are there, and the range of the rest."""
+    out = []
+    for name, values in marks.items():
+        column = columns[name]
+        rest = column[np.isfinite(column) & ~np.isin(column, values)]
+        times = ", ".join(f"{value:.10g} {_times(int((column == value).sum()))}" for value in values)
+        wide = f"; the rest is {rest.min():.3g} to {rest.max():.3g}" if rest.size else ""
+        out.append(f"{times} in {shown(name, 40)}{wide}")
+    return out
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import math
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +19,15 @@ from isthmus._errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+from isthmus._oddities import marks_of
 from isthmus._tablefile import _counted, _listed, _names, read_table
 from isthmus._tablevalues import (
     _commas_in,
     _encode,
     _group,
     _indicator,
-    _numbers_rows,
+    _read_as_missing,
+    _refused_marks,
     _replaced,
     _time,
     _values,
@@ -58,6 +59,8 @@ class Columns:
         Value that replaced what was missing, by name of feature.
     rows : int64 array (N,)
         Number of each row in the table, from 0: what is left after rows with gaps were dropped.
+    na_values : dict
+        Numbers that were found to mean "missing", by name of feature.
     """
 
     X: np.ndarray
@@ -69,6 +72,7 @@ class Columns:
     notes: tuple[str, ...]
     fill: dict[str, float] = field(default_factory=dict)
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    na_values: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def exclude_columns(frame: pd.DataFrame, patterns: str | Sequence[str]) -> pd.DataFrame:
@@ -99,6 +103,7 @@ def choose_columns(
     missing: str = "error",
     text: str = "error",
     need_targets: bool = True,
+    marks: bool = True,
 ) -> Columns:
     """Take features, targets, groups and time from a table, as finite float64.
 
@@ -120,6 +125,10 @@ def choose_columns(
         What to do about columns of text: refuse, one 0/1 column "city=Paris" per value, or leave out (features only).
     need_targets : bool, default True
         If false, targets that the table does not have are passed over, and ``Y`` may be None.
+    marks : bool, default True
+        Look for marks of missing values such as −9999, exact extreme values far outside the rest of a column: with
+        ``missing="error"`` they are refused, else they are missing values. ``na_values`` of :func:`read_table` names
+        them instead.
     """
     import pandas as pd
 
@@ -145,10 +154,7 @@ def choose_columns(
     if not blocks["feature"]:
         do = "Name some with --features, exclude less, or encode columns of text with --text indicators."
         fail(who, "the table must have features", f"none among {_listed(list(place))}", do, error=DataError)
-    if numbered := [name for name, values in blocks["feature"].items() if _numbers_rows(values)]:
-        does = "numbers the rows and is an input" if len(numbered) == 1 else "number the rows and are inputs"
-        do = f"leave an identifier out with --exclude {_typed(numbered[0])}, pass a time as --time"
-        notes.append(f"{_listed(numbered)} {does} like any other (different whole numbers in order): {do}")
+    found = _without_marks(who, blocks, missing, notes) if marks else {}
     arrays = {role: np.column_stack([*block.values()]) for role, block in blocks.items() if block}
     bad = {role: ~np.isfinite(A) for role, A in arrays.items()}
     if missing == "error":
@@ -174,7 +180,24 @@ def choose_columns(
         notes=tuple(notes),
         fill=fill,
         rows=np.flatnonzero(keep),
+        na_values={name: values for name, values in found.items() if name in names},
     )
+
+
+def _without_marks(
+    who: str, blocks: dict[str, dict[str, np.ndarray]], missing: str, notes: list[str]
+) -> dict[str, tuple[float, ...]]:
+    """Put NaN for marks in features and targets, with a note, or refuse them; what they were, by name."""
+    columns = {**blocks["feature"], **blocks["target"]}
+    marks = {name: found for name, values in columns.items() if (found := marks_of(values))}
+    if marks and missing == "error":
+        do = "use --missing drop or --missing median, which take them for missing; if they are measured values, add "
+        _refused_marks(who, "columns", columns, marks, f"{do}--na-values '' (in Python: marks=False)")
+    if marks:
+        notes += _read_as_missing(columns, marks)
+    for block in (blocks["feature"], blocks["target"]):
+        block |= {n: np.where(np.isin(block[n], marks[n]), np.nan, block[n]) for n in block if n in marks}
+    return marks
 
 
 def match_columns(
@@ -183,6 +206,7 @@ def match_columns(
     *,
     levels: Mapping[str, Sequence[str]] | None = None,
     fill: Mapping[str, float] | None = None,
+    na_values: Mapping[str, Sequence[float]] | None = None,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The features of a fitted model from a new table: by name, in the model's order, as finite float64.
 
@@ -197,6 +221,8 @@ def match_columns(
         Values of the text columns that were encoded; by default they are read off the names.
     fill : mapping, optional
         ``Columns.fill`` of the fit: what to put for missing values. A feature without one must have no gap.
+    na_values : mapping, optional
+        ``Columns.na_values`` of the fit: numbers that mean "missing".
 
     Returns
     -------
@@ -238,6 +264,8 @@ def match_columns(
             notes.append(
                 f"{rows} with a value of {shown(column, 40)} that the model has not seen: its indicators are 0"
             )
+    for j, name in enumerate(names):
+        X[np.isin(X[:, j], list((na_values or {}).get(name, ()))), j] = np.nan
     _refuse_gaps(who, names, X, [name not in given for name in names])
     _fill(who, names, X, notes, given)
     return X, tuple(notes)
@@ -291,11 +319,6 @@ def _matching(
     if need and not found:
         fail(who, f"`{what}` must name a column", "none", f"The table has {_listed(list(place), 12)}.", error=DataError)
     return list(found)
-
-
-def _typed(name: str) -> str:
-    """A name as it is typed into a shell, unless it is too strange for that."""
-    return shlex.quote(name) if name.isprintable() and len(name) <= 40 else "NAME"
 
 
 def _refuse_gaps(who: str, names: Sequence[str], A: np.ndarray, judged: Sequence[bool] | None = None) -> None:

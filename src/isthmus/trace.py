@@ -67,6 +67,12 @@ def activation_derivative(Z: Tensor, slope: float, linear: int = 0) -> Tensor:
     return torch.where(Z > 0, torch.ones_like(Z), torch.full_like(Z, slope))
 
 
+def silu_derivative(Z: Tensor) -> Tensor:
+    """d/dz z·s(z) = s(z)·(1 + z·(1 − s(z))) with s(z) = 1/(1 + e^{−z})."""
+    S = torch.sigmoid(Z)
+    return S * (1.0 + Z * (1.0 - S))
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Weights and representations of a fully connected network on N samples.
@@ -89,6 +95,8 @@ class Trace:
         Unit round-off of the dtype the network was stored in: noise below it says nothing about the network.
     linear : tuple of int
         How many of the first neurons of each of these layers have no activation; empty where none has.
+    smooth : bool
+        Whether the activation is SiLU, but where a slope is 1.
     """
 
     Ws: tuple[Tensor, ...]
@@ -99,10 +107,13 @@ class Trace:
     bias: float
     source_eps: float = torch.finfo(torch.float64).eps
     linear: tuple[int, ...] = ()
+    smooth: bool = False
 
     @property
     def slope(self) -> float:
-        """A of all neurons; fails where they differ."""
+        """A of all neurons; fails where they differ, and where the activation is smooth."""
+        if self.smooth:
+            fail("Trace.slope", "the activation must be piecewise linear", "SiLU", "Ask `derivative`.")
         if isinstance(self.given_slope, tuple) or self.linear:
             got = f"slopes {list(self.slopes)}, linear neurons {list(self.linear)}"
             fail("Trace.slope", "all layers must have one slope", got, "Ask `slopes`, `linear` or `derivative`.")
@@ -154,6 +165,8 @@ class Trace:
     def derivative(self, ell: int) -> Tensor:
         """Diagonals of D_ℓ = diag(σ̇(α̃_ℓ(x))), (N, n_ℓ), ℓ = 1 … L−1."""
         check_integer("Trace.derivative", "ell", ell, low=1, high=self.depth - 1)
+        if self.smooth and self.slopes[ell - 1] != 1.0:
+            return silu_derivative(self.preactivations[ell - 1])
         linear = self.linear[ell - 1] if self.linear else 0
         return activation_derivative(self.preactivations[ell - 1], self.slopes[ell - 1], linear)
 

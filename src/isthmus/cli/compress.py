@@ -13,7 +13,7 @@ import typer
 from isthmus.cli.base import AsJson
 from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, saved_object
 from isthmus.cli.screen import console, table, text
-from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
+from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 if TYPE_CHECKING:
     from isthmus.compression import Certificate
@@ -47,6 +47,7 @@ def compress_command(
     ] = None,
     exclude: ExcludeInput = None,
     decimal: Decimal = DecimalMark.point,
+    na_values: NaValues = None,
     rebalance: Annotated[
         bool, typer.Option("--rebalance/--no-rebalance", help="Rescale neurons to the least norm.")
     ] = True,
@@ -71,13 +72,13 @@ def compress_command(
     check_page("--report", report)
     if tolerance > 0.0 and data is None:
         raise typer.BadParameter("--tolerance needs --data: the inputs on which outputs may move")
-    check_reading(decimal, exclude, {"--data": data, "--check": check})
+    reading = Reading(decimal, exclude, na_values)
+    check_reading(reading, {"--data": data, "--check": check})
     with contextlib.redirect_stdout(sys.stderr):
         saved = saved_object(_WHO, model)
         net, notes = network_in(saved)
         X, X2 = (
-            None if path is None else inputs_of(_WHO, path, decimal=decimal, exclude=exclude, saved=saved)[0]
-            for path in (data, check)
+            None if path is None else inputs_of(_WHO, path, reading=reading, saved=saved)[0] for path in (data, check)
         )
         options = {"tolerance": tolerance, "rebalance": rebalance, "allow_larger_norm": allow_larger_norm}
         found = compress(net, X, check=X2, **options)
@@ -118,6 +119,8 @@ def network_in(saved: Any) -> tuple[Network, list[str]]:
     notes = ["encoder and decoder became one network: its outputs are kept, the coordinates between them are not"]
     if saved.fill is not None:
         notes.append("missing inputs are not filled in by the network as the discovery did: fill them in first")
+    if saved.mending.limits:
+        notes.append("gross outliers are not limited by the network as the discovery did: limit them first")
     return Standardized(FullyConnected.joined(g.network, h), g.shift, g.scale), notes
 
 

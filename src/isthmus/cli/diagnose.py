@@ -12,7 +12,7 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.given import check_reading, inputs_of, layers_of, own_network, saved_object
-from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, reading
+from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 _WHO = "diagnose"
 
@@ -42,6 +42,7 @@ def diagnose_command(
     y: Annotated[Path | None, typer.Option("--y", metavar="Y", help="Targets, row for row: adds the cost.")] = None,
     exclude: ExcludeInput = None,
     decimal: Decimal = DecimalMark.point,
+    na_values: NaValues = None,
     ridge: Annotated[
         float | None, typer.Option(metavar="λ", help="Weight decay of the training: how near a minimum is it?")
     ] = None,
@@ -87,7 +88,8 @@ def diagnose_command(
         raise typer.BadParameter("name either MODEL or --module PACKAGE.MODULE:FACTORY")
     if (module is None) != (weights is None):
         raise typer.BadParameter("--module and --weights go together")
-    check_reading(decimal, exclude, {"--data": data}, y)
+    reading = Reading(decimal, exclude, na_values)
+    check_reading(reading, {"--data": data}, y)
     name = Path(model.resolve() if model is not None else weights or "").stem
     shown = out or Path("runs") / f"diagnose-{name or 'network'}"
     folder = check_destination(shown)
@@ -95,12 +97,12 @@ def diagnose_command(
     with contextlib.redirect_stdout(sys.stderr):
         saved = None if model is None else saved_object(_WHO, model)
         net = own_network(_WHO, str(module), Path(weights or "")) if model is None else layers_of(saved)
-        X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
+        X, targets = inputs_of(_WHO, data, y, reading=reading, saved=saved)
         options = {"ridge": ridge, "loss": loss.value, "layers": layers or None, "seed": seed}
         options |= {"learning_rate": learning_rate, "training_batch": training_batch, "true_rank": true_rank}
         found = diagnose(net, X, targets, **options, progress=progress)
         origin = {"data": data.name, "targets": None if y is None else y.name, "module": module}
-        origin |= reading(decimal, exclude)
+        origin |= reading.record
         origin["weights"] = (model or weights or Path()).name
         document = {**found.to_dict(), "origin": origin}
         write_diagnosis(folder, found, document)

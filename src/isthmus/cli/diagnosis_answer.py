@@ -34,7 +34,7 @@ def print_diagnosis(found: Diagnosis, folder: Path) -> None:
     if found.left_out:
         out.print()
         out.print(text("within the budget:"), style="dim")
-        _items(out, found.left_out)
+        print_items(out, found.left_out)
     if found.notes:
         out.print()
         out.print(text("how it was done:"), style="dim")

@@ -17,7 +17,7 @@ import typer
 from isthmus._settings import HELP, Settings
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.screen import console, text
-from isthmus.cli.table import Decimal, DecimalMark, Exclude
+from isthmus.cli.table import Decimal, DecimalMark, Exclude, NaValues, Reading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,6 +72,7 @@ def discover_command(
         TextColumns, typer.Option("--text", help="Columns of text: refuse, a 0/1 column per value, or leave out.")
     ] = TextColumns.error,
     decimal: Decimal = DecimalMark.point,
+    na_values: NaValues = None,
     max_rank: Annotated[int | None, typer.Option(metavar="N", help=HELP["max_rank"])] = Settings.max_rank,
     rank: Annotated[int | None, typer.Option(metavar="N", help=HELP["rank"])] = None,
     depth: Annotated[int, typer.Option(help=HELP["depth"])] = Settings.depth,
@@ -101,7 +102,6 @@ def discover_command(
     """
     from isthmus.cli.classes import indicators
     from isthmus.cli.discovery_folder import check_destination
-    from isthmus.cli.table import reading
     from isthmus.report.samples import samples_of
 
     shown = out or Path("runs") / f"discover-{_stem(data)}"
@@ -109,7 +109,8 @@ def discover_command(
     roles: dict[str, Any] = {"targets": target, "features": features, "group": group, "time": time}
     what: dict[str, Any] = {"classes": classes, "autoencode": autoencode}
     gaps: dict[str, Any] = {"missing": missing.value, "text": text_columns.value}
-    frame, chosen, labels = columns_of(data, decimal, exclude, roles, **what, **gaps)
+    reading = Reading(decimal, exclude, na_values)
+    frame, chosen, labels = columns_of(data, reading, roles, **what, **gaps)
     Y: Any = labels if labels is not None else chosen.X if autoencode else chosen.Y
     options = {
         "groups": chosen.groups,
@@ -123,14 +124,16 @@ def discover_command(
         "ridge": Settings.ridge if ridge is None else ridge,
         "replicas": replicas,
         "seed": seed,
-        # The gaps are filled already; this keeps the medians for new rows.
+        # Marks are found and gaps filled already; this keeps the medians for new rows.
+        "na_values": (),
         "missing": "median" if missing is Missing.median else "error",
         "loss": "mse" if labels is None else "cross_entropy",
         "units": "common" if common_units else "own",
     }
-    origin = {"file": data.name, **roles, **what, **reading(decimal, exclude), **gaps, "rows_read": len(frame)}
+    origin = {"file": data.name, **roles, **what, **reading.record, **gaps, "rows_read": len(frame)}
     found = run_discovery(context, chosen.X, Y, options, folder, shown, restart=restart)
-    found = dataclasses.replace(found, notes=(*chosen.notes, *found.notes))
+    kept = {"na_values": {name: list(values) for name, values in chosen.na_values.items()}} if chosen.na_values else {}
+    found = dataclasses.replace(found, notes=(*chosen.notes, *found.notes), settings={**found.settings, **kept})
     beside = _beside(frame, chosen, group, time)
     samples = samples_of(found, chosen.X, Y if labels is None else indicators(labels))
     finish_discovery(context, found, folder, shown, origin, beside, samples, as_json=as_json)
@@ -138,8 +141,7 @@ def discover_command(
 
 def columns_of(
     data: Path,
-    decimal: DecimalMark,
-    exclude: list[str] | None,
+    reading: Reading,
     roles: dict[str, Any],
     *,
     classes: str | None,
@@ -152,16 +154,17 @@ def columns_of(
     from isthmus.cli.table import table_of
     from isthmus.tables import choose_columns
 
-    frame = table_of(data, decimal, exclude, {**roles, "classes": classes})
+    frame = table_of(data, reading, {**roles, "classes": classes})
     if sum([bool(roles["targets"]), classes is not None, autoencode]) > 1:
         raise typer.BadParameter("give one of --target, --classes and --autoencode")
     if classes is not None:
-        chosen, labels = choose_labelled(frame, classes, roles, missing, text)
+        chosen, labels = choose_labelled(frame, classes, {**roles, "marks": reading.marks}, missing, text)
         return frame, chosen, labels
     if not autoencode:
         roles["targets"], roles["features"] = _roles(frame, data, roles["targets"], roles["features"])
     need = roles["targets"] is not None
-    return frame, choose_columns(frame, **roles, missing=missing, text=text, need_targets=need), None
+    gaps: dict[str, Any] = {"missing": missing, "text": text, "marks": reading.marks}
+    return frame, choose_columns(frame, **roles, **gaps, need_targets=need), None
 
 
 def run_discovery(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from isthmus.cli.table import DecimalMark, table_of
+from isthmus.cli.table import DecimalMark, Reading, table_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,15 +131,12 @@ def check_page(name: str, path: Path | None) -> None:
             )
 
 
-def check_reading(
-    decimal: DecimalMark, exclude: list[str] | None, inputs: Mapping[str, Path | None], y: Path | None = None
-) -> None:
+def check_reading(reading: Reading, inputs: Mapping[str, Path | None], y: Path | None = None) -> None:
     """Refuse, before anything is computed, ways of reading that none of the files can be read in.
 
     Parameters
     ----------
-    decimal : DecimalMark
-    exclude : list of str, optional
+    reading : Reading
     inputs : mapping of option to Path
         Files of inputs; None where an option was not given.
     y : Path, optional
@@ -147,11 +145,15 @@ def check_reading(
     from isthmus._tablefile import is_text
 
     options, files = " or ".join(inputs), [path for path in inputs.values() if path is not None]
-    if decimal is not DecimalMark.point and not any(is_text(path) for path in (*files, *([] if y is None else [y]))):
+    if reading.decimal is not DecimalMark.point and not any(
+        is_text(path) for path in (*files, *([] if y is None else [y]))
+    ):
         also = options if y is None else f"{options} or --y"
         raise typer.BadParameter(f"--decimal needs a text file for {also}: other numbers are not written as text")
-    if exclude and all(_is_array(path) for path in files):
+    if reading.exclude and all(_is_array(path) for path in files):
         raise typer.BadParameter(f"--exclude needs a table for {options}: columns of an array have no names")
+    if reading.na_values and all(_is_array(path) for path in (*files, *([] if y is None else [y]))):
+        raise typer.BadParameter(f"--na-values needs a table for {options}: an array is taken as it is")
 
 
 def inputs_of(
@@ -159,8 +161,7 @@ def inputs_of(
     data: Path,
     y: Path | None = None,
     *,
-    decimal: DecimalMark = DecimalMark.point,
-    exclude: list[str] | None = None,
+    reading: Reading,
     saved: Any = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Inputs and targets; those of one NPZ file are its arrays X and Y.
@@ -170,10 +171,8 @@ def inputs_of(
     who : str
     data, y : Path
         The second is optional.
-    decimal : DecimalMark
-        Of text files; others have none.
-    exclude : list of str, optional
-        Columns of ``data`` to leave out if it is a table: names or globs.
+    reading : Reading
+        Decimal marks are of text files, and columns are left out of ``data`` alone.
     saved : object, optional
         What the inputs are for, as :func:`saved_object` gave it: a Discovery takes the columns of a table by name.
     """
@@ -182,14 +181,15 @@ def inputs_of(
     if y is None and data.suffix.lower() == ".npz":
         from isthmus.tables import choose_columns
 
-        frame = _table(data, decimal, exclude)
+        frame = _table(data, reading)
         names = [str(name) for name in frame.columns]
         inputs = [name for name in names if re.fullmatch(r"[Xx]\d*", name)]
         outputs = [name for name in names if re.fullmatch(r"[Yy]\d*", name)]
         if inputs and outputs:
-            chosen = choose_columns(frame, targets=outputs, features=inputs)
+            chosen = choose_columns(frame, targets=outputs, features=inputs, marks=reading.marks)
             return chosen.X if (X := _matched(frame, data, saved)) is None else X, chosen.Y
-    return _array(who, data, decimal, exclude, saved), None if y is None else _array(who, y, decimal, None)
+    targets = None if y is None else _array(who, y, replace(reading, exclude=None))
+    return _array(who, data, reading, saved), targets
 
 
 def features_of(found: Discovery, frame: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -197,7 +197,7 @@ def features_of(found: Discovery, frame: pd.DataFrame) -> tuple[np.ndarray, tupl
     from isthmus.tables import match_columns
 
     fill = None if found.fill is None else dict(zip(found.feature_names, found.fill.tolist()))
-    return match_columns(frame, found.feature_names, fill=fill)
+    return match_columns(frame, found.feature_names, fill=fill, na_values=found.mending.na_values)
 
 
 def _matched(frame: pd.DataFrame, path: Path, saved: Any) -> np.ndarray | None:
@@ -218,14 +218,14 @@ def _is_array(path: Path) -> bool:
     return path.suffix.lower() == ".npy"
 
 
-def _table(path: Path, decimal: DecimalMark, exclude: list[str] | None) -> pd.DataFrame:
+def _table(path: Path, reading: Reading) -> pd.DataFrame:
     from isthmus._tablefile import is_text
 
     # Of two files one may be text and the other not.
-    return table_of(path, decimal if is_text(path) else DecimalMark.point, exclude)
+    return table_of(path, reading if is_text(path) else replace(reading, decimal=DecimalMark.point))
 
 
-def _array(who: str, path: Path, decimal: DecimalMark, exclude: list[str] | None, saved: Any = None) -> np.ndarray:
+def _array(who: str, path: Path, reading: Reading, saved: Any = None) -> np.ndarray:
     """Numbers from a file: an NPY as it is, all columns of a table but those excluded as float64."""
     import numpy as np
 
@@ -235,9 +235,10 @@ def _array(who: str, path: Path, decimal: DecimalMark, exclude: list[str] | None
     from isthmus.tables import choose_columns
 
     if not _is_array(path):
-        frame = _table(path, decimal, exclude)
-        X = _matched(frame, path, saved)
-        return choose_columns(frame, targets=None, need_targets=False).X if X is None else X
+        frame = _table(path, reading)
+        if (X := _matched(frame, path, saved)) is not None:
+            return X
+        return choose_columns(frame, targets=None, need_targets=False, marks=reading.marks).X
     try:
         with open_checked(who, path, 2**36) as (handle, _):
             # Images have four axes, tokens are integers: this is no table. Objects, which are pickles, are refused.

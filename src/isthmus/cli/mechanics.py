@@ -13,7 +13,7 @@ from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
 from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, layers_of, saved_object
 from isthmus.cli.screen import COLOURS, console, table, text
-from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
+from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 if TYPE_CHECKING:
     from isthmus.measures import Mechanics
@@ -37,6 +37,7 @@ def mechanics_command(
     ] = None,
     exclude: ExcludeInput = None,
     decimal: Decimal = DecimalMark.point,
+    na_values: NaValues = None,
     loss: Annotated[Loss, typer.Option(help="Of the targets.")] = Loss.mse,
     effective_depth: Annotated[
         float | None,
@@ -66,10 +67,11 @@ def mechanics_command(
 
     check_paths({"MODEL": file_of(model), "--data": data, "--y": y}, {"--out": out})
     check_page("--out", out)
-    check_reading(decimal, exclude, {"--data": data}, y)
+    reading = Reading(decimal, exclude, na_values)
+    check_reading(reading, {"--data": data}, y)
     with contextlib.redirect_stdout(sys.stderr):
         saved = saved_object(_WHO, model)
-        X, Y = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
+        X, Y = inputs_of(_WHO, data, y, reading=reading, saved=saved)
         if Y is None:
             raise typer.BadParameter("--y is needed: momenta are gradients of the cost")
         options = {"loss": loss.value, "gamma_share": gamma_share, "tolerance": tolerance, "kinks": kinks}

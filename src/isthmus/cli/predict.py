@@ -11,7 +11,7 @@ import typer
 from isthmus.cli.base import AsJson
 from isthmus.cli.given import check_paths, features_of, file_of
 from isthmus.cli.screen import console, print_notes, text
-from isthmus.cli.table import Decimal, DecimalMark, table_of
+from isthmus.cli.table import Decimal, DecimalMark, NaValues, Reading, table_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,12 +30,17 @@ _Out = Annotated[
 
 
 def transform(
-    model: _Model, data: _Data, out: _Out = None, decimal: Decimal = DecimalMark.point, as_json: AsJson = False
+    model: _Model,
+    data: _Data,
+    out: _Out = None,
+    decimal: Decimal = DecimalMark.point,
+    na_values: NaValues = None,
+    as_json: AsJson = False,
 ) -> None:
     """Coordinates of new rows, as CSV: coordinate0, coordinate1, …, one line per row."""
     check_paths({"MODEL": file_of(model), "DATA": data}, {"--out": out})
     found = _load(model)
-    X, notes = features_of(found, table_of(data, decimal))
+    X, notes = features_of(found, table_of(data, Reading(decimal, na_values=na_values)))
     names = [f"coordinate{j}" for j in range(found.rank)]
     if not names:
         notes = (*notes, "there are no coordinates: the discovery has rank 0, its outputs are constant")
@@ -43,7 +48,12 @@ def transform(
 
 
 def predict(
-    model: _Model, data: _Data, out: _Out = None, decimal: Decimal = DecimalMark.point, as_json: AsJson = False
+    model: _Model,
+    data: _Data,
+    out: _Out = None,
+    decimal: Decimal = DecimalMark.point,
+    na_values: NaValues = None,
+    as_json: AsJson = False,
 ) -> None:
     """Outputs predicted for new rows, as CSV: one column per target, one line per row.
 
@@ -53,7 +63,7 @@ def predict(
 
     check_paths({"MODEL": file_of(model), "DATA": data}, {"--out": out})
     found = _load(model)
-    X, notes = features_of(found, table_of(data, decimal))
+    X, notes = features_of(found, table_of(data, Reading(decimal, na_values=na_values)))
     if found.loss == "cross_entropy":
         P = found.probabilities(X)
         likely = np.array(found.target_names, dtype=object)[P.argmax(axis=1)]

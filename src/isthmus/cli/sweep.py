@@ -15,7 +15,7 @@ import typer
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.discover import Missing, TextColumns, columns_of
 from isthmus.cli.screen import console, plain, print_json, table, text
-from isthmus.cli.table import Decimal, DecimalMark
+from isthmus.cli.table import Decimal, DecimalMark, NaValues, Reading
 
 if TYPE_CHECKING:
     from isthmus.sweeps import SweepResult
@@ -72,6 +72,7 @@ def sweep_command(
         TextColumns, typer.Option("--text", help="With --data: what to do about columns of text.")
     ] = TextColumns.error,
     decimal: Decimal = DecimalMark.point,
+    na_values: NaValues = None,
     engine: Annotated[EngineName, typer.Option(help="Processes of this machine, or a Ray cluster.")] = EngineName.local,
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of the Ray cluster.")] = None,
     workers: Annotated[
@@ -108,7 +109,8 @@ def sweep_command(
             raise typer.BadParameter("--quick belongs to an experiment")
         roles = {"targets": target, "features": features, "group": group, "time": time}
         what = "discover"
-        options = _table_options(data, roles, classes, autoencode, missing, text_columns, decimal, exclude)
+        reading = Reading(decimal, exclude, na_values)
+        options = _table_options(data, roles, classes, autoencode, missing, text_columns, reading)
     folder = out or Path("runs") / f"sweep-{data.stem if data is not None else experiment}{'-quick' * quick}"
     settings = context.ensure_object(dict)
     settings["if_interrupted"] = f"; the same command goes on from what is kept in {folder}"
@@ -158,23 +160,23 @@ def _table_options(
     autoencode: bool,
     missing: Missing,
     text_columns: TextColumns,
-    decimal: DecimalMark,
-    exclude: list[str] | None,
+    reading: Reading,
 ) -> dict[str, Any]:
     """The arrays of a table, what discover must know of them, and where they came from."""
-    from isthmus.cli.table import reading
+    import numpy as np
 
     what: dict[str, Any] = {"classes": classes, "autoencode": autoencode}
-    _, chosen, labels = columns_of(
-        data, decimal, exclude, roles, **what, missing=missing.value, text=text_columns.value
-    )
+    _, chosen, labels = columns_of(data, reading, roles, **what, missing=missing.value, text=text_columns.value)
     base: dict[str, Any] = {"missing": "median" if missing is Missing.median else "error"}
     if labels is not None:
         base["loss"] = "cross_entropy"
     Y = labels if labels is not None else chosen.X if autoencode else chosen.Y
     arrays = {"X": chosen.X, "Y": Y, "groups": chosen.groups, "time": chosen.time}
+    if not reading.marks:
+        # What the user says are measured values discover must not take for marks again.
+        arrays["na_values"] = np.empty(0)
     about = {"file": data.name, **roles, **what, "inputs": chosen.feature_names}
-    about |= reading(decimal, exclude)
+    about |= reading.record
     return {"data": {k: v for k, v in arrays.items() if v is not None}, "base": base, "about": about}
 
 

@@ -13,7 +13,7 @@ from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
 from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, layers_of, saved_object
 from isthmus.cli.screen import console, print_json, print_result, print_table, table, text
-from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput
+from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 if TYPE_CHECKING:
     from isthmus.claims import Claim, Verdicts
@@ -32,6 +32,7 @@ def verify_command(
     y: Annotated[Path | None, typer.Option("--y", metavar="Y", help="Targets: for claims about minimisers.")] = None,
     exclude: ExcludeInput = None,
     decimal: Decimal = DecimalMark.point,
+    na_values: NaValues = None,
     ridge: Annotated[
         float | None, typer.Option(metavar="λ", help="Weight decay of the training: for claims about minimisers.")
     ] = None,
@@ -75,13 +76,14 @@ def verify_command(
     read = {"MODEL": None if model is None else file_of(model), "--data": data, "--y": y}
     check_paths(read, {"--out": out})
     check_page("--out", out)
-    check_reading(decimal, exclude, {"--data": data}, y)
+    reading = Reading(decimal, exclude, na_values)
+    check_reading(reading, {"--data": data}, y)
     with contextlib.redirect_stdout(sys.stderr):
         if model is None or data is None:
             found = verify_samples(claim, progress=progress)
         else:
             saved = saved_object(_WHO, model)
-            X, targets = inputs_of(_WHO, data, y, decimal=decimal, exclude=exclude, saved=saved)
+            X, targets = inputs_of(_WHO, data, y, reading=reading, saved=saved)
             options = {"ridge": ridge, "loss": loss.value, "known": _known(known or []), "k": k}
             found = verify(layers_of(saved), X, targets, **options, claims=claim, progress=progress)
     if out is not None:

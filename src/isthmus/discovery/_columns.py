@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus._atomic import shown
-from isthmus._checks import as_matrix, fail
+from isthmus._checks import as_matrix, check_number, fail, without_mask
 from isthmus._errors import DataError
+from isthmus._oddities import LARGEST, copies, has_heavy_tails, is_key, limits_of, marks_of, numbers_rows
 from isthmus._settings import Settings
-from isthmus._tablefile import _counted
-from isthmus._tablevalues import _replaced, _with_commas
+from isthmus._tablefile import _counted, _listed
+from isthmus._tablevalues import _read_as_missing, _refused_marks, _replaced, _with_commas
 
 Array = NDArray[np.float64]
 
@@ -25,34 +27,202 @@ Names = tuple[tuple[str, ...], tuple[str, ...]]
 #: Columns that a message names.
 SHOWN = 4
 
+#: Columns beyond which nothing is said of their tails.
+MANY = 50
+
+
+@dataclass(frozen=True, eq=False)
+class Mending:
+    """What is done to the inputs before the maps see them, to those of the fit and to new ones.
+
+    Attributes
+    ----------
+    fill : array (d_in,) or None
+        Medians that stand in for missing values.
+    na_values : mapping of name to values
+        Of the inputs in which some numbers stood for "missing".
+    limits : mapping of name to (low, high)
+        Of the inputs that had gross outliers: values beyond become these.
+    """
+
+    fill: Array | None = None
+    na_values: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __call__(self, who: str, X: Any, names: Sequence[str]) -> Any:
+        """X as the maps take it; as it came where there is nothing to do, or where its columns are not theirs."""
+        if self.fill is None and not self.limits:
+            return X
+        array = numbers(who, "X", X) if self.fill is None else with_gaps(who, X)
+        if array.ndim != 2 or array.shape[1] != len(names):
+            return array
+        array = array.copy()
+        for j, name in enumerate(names):
+            array[np.isin(array[:, j], self.na_values.get(name, ())), j] = np.nan
+            if name in self.limits:
+                array[:, j] = array[:, j].clip(*self.limits[name])
+        return array if self.fill is None else np.where(np.isnan(array), self.fill, array)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a :class:`~isthmus.discovery.Discovery` keeps of it as plain data; the medians it has itself."""
+        limits = {name: list(pair) for name, pair in self.limits.items()}
+        parts = {"na_values": {name: list(values) for name, values in self.na_values.items()}, "limits": limits}
+        return {name: part for name, part in parts.items() if part}
+
+    @staticmethod
+    def of(who: str, settings: Mapping[str, Any], fill: Array | None) -> Mending:
+        """Inverse of :attr:`settings`, for data from a file."""
+        parts: list[dict[str, tuple[float, ...]]] = []
+        for key in ("na_values", "limits"):
+            given = settings.get(key, {})
+            if not isinstance(given, dict) or not all(isinstance(values, list) for values in given.values()):
+                fail(who, f"`{key}` must be lists of numbers by name", ascii(given)[:200], "The file was altered.")
+            parts.append({str(n): tuple(check_number(who, key, value) for value in given[n]) for n in given})
+        limits = {name: (pair[0], pair[-1]) for name, pair in parts[1].items() if pair}
+        return Mending(fill, parts[0], limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Inputs and outputs as finite numbers, labels as rows of 0 and 1, and how they came to be that."""
+
+    X: Array
+    Y: Array
+    names: Names
+    mending: Mending
+    notes: tuple[str, ...]
+
 
 def read_arrays(
-    X: Any, Y: Any, settings: Settings, feature_names: Any, target_names: Any
-) -> tuple[Array, Array, Names, Array | None, tuple[str, ...]]:
-    """Inputs and outputs as numbers (labels as rows of 0 and 1), their names, and medians put for gaps, with a note."""
-    who = "discover"
-    fill, lost = None, None
+    X: Any, Y: Any, settings: Settings, feature_names: Any, target_names: Any, na_values: Sequence[float] | None = None
+) -> Table:
+    """What the user passed, checked and mended; ``na_values`` as :func:`isthmus.discover` takes them."""
+    who, notes = "discover", []
     frame_names = column_names(X), column_names(Y)
-    if settings.missing == "median":
-        X, fill, lost = _filled(who, X)
-    inputs = numbers(who, "X", X, missing=settings.missing)
+    same, median = Y is X, settings.missing == "median"
+    X, Y = without_mask(X), without_mask(Y)
+    inputs = with_gaps(who, X) if median else numbers(who, "X", X)
+    names_in = checked_names(who, frame_names[0] if feature_names is None else feature_names, inputs.shape[1], "x")
+    marks = _marks(who, inputs, names_in, na_values)
+    if marks and not median:
+        do = "put NaN in their place and pass missing='median', or drop these rows; if they are measured values, pass"
+        _refused_marks(who, "`X`", dict(zip(names_in, inputs.T)), marks, f"{do} na_values=()")
+    if marks:
+        notes += _read_as_missing(dict(zip(names_in, inputs.T)), marks)
+        inputs = _unmarked(inputs, names_in, marks)
+    fill = None
+    if median:
+        inputs, fill, lost = _filled(who, inputs)
+        if lost.any():
+            which = [names_in[j] for j in np.flatnonzero(lost.any(axis=0)).tolist()]
+            notes.append(_replaced(_counted(int(lost.sum()), "missing value"), "the median", which))
     if settings.loss == "cross_entropy":
         targets, classes = one_hot(who, Y)
         frame_names = frame_names[0], classes.tolist()
     else:
-        targets = numbers(who, "Y", Y)
+        targets = inputs.copy() if same else numbers(who, "Y", Y)
     if len(inputs) != len(targets):
         got = f"{len(inputs)} and {len(targets)}"
         fail(who, "`X` and `Y` must have as many rows", got, "Align them.", error=DataError)
-    names = (
-        checked_names(who, frame_names[0] if feature_names is None else feature_names, inputs.shape[1], "x"),
-        checked_names(who, frame_names[1] if target_names is None else target_names, targets.shape[1], "y"),
+    names_out = checked_names(who, frame_names[1] if target_names is None else target_names, targets.shape[1], "y")
+    limits: dict[str, tuple[float, float]] = {}
+    for name, A, own in (("X", inputs, names_in), ("Y", targets, names_out)):
+        _refuse_huge(who, name, A, own)
+    if settings.loss == "mse" and not same and (found := _marks(who, targets, names_out, na_values)):
+        do = "drop these rows: nothing can be learned from an output that is not there; if they are measured"
+        _refused_marks(who, "`Y`", dict(zip(names_out, targets.T)), found, f"{do} values, pass na_values=()")
+    inputs, limits, said = _limited(inputs, names_in, "input")
+    notes += said
+    if same:
+        targets = inputs.copy()
+    elif settings.loss == "mse":
+        targets, _, said = _limited(targets, names_out, "output")
+        notes += said
+    notes += _suspects(inputs, targets, names_in, names_out)
+    return Table(inputs, targets, (names_in, names_out), Mending(fill, marks, limits), tuple(notes))
+
+
+def _marks(who: str, A: Array, names: Sequence[str], na_values: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
+    """By name of column the numbers in it that stand for "missing": those given, or those that look like it."""
+    given = None if na_values is None else [check_number(who, "na_values", value) for value in na_values]
+    found = {}
+    for name, column in zip(names, A.T):
+        marks = marks_of(column) if given is None else tuple(value for value in given if (column == value).any())
+        if marks:
+            found[name] = marks
+    return found
+
+
+def _unmarked(A: Array, names: Sequence[str], marks: Mapping[str, Sequence[float]]) -> Array:
+    """``A`` with NaN for its marks."""
+    return np.column_stack([np.where(np.isin(a, marks.get(name, ())), np.nan, a) for name, a in zip(names, A.T)])
+
+
+def _refuse_huge(who: str, name: str, A: Array, names: Sequence[str]) -> None:
+    """Fail where numbers are too large to be centred and scaled."""
+    if not (huge := np.abs(A).max(axis=0) > LARGEST).any():
+        return
+    which = [f"{shown(names[j], 40)} ({A[np.abs(A[:, j]).argmax(), j]:.3g})" for j in np.flatnonzero(huge).tolist()]
+    do = "Write such a column in another unit, or take logarithms: the rank does not change."
+    fail(who, f"values of `{name}` must be at most {LARGEST:g}", _some(which), do, error=DataError)
+
+
+_MONOTONE = "pass a growing function of the column, such as its logarithm or arsinh: the rank does not change"
+
+
+def _limited(
+    A: Array, names: Sequence[str], what: str
+) -> tuple[Array, dict[str, tuple[float, float]], tuple[str, ...]]:
+    """``A`` with its gross outliers put at the end of the range of the rest; that range by name; notes."""
+    limits, said, changed = {}, [], A.copy()
+    for j, name in enumerate(names):
+        if (limit := limits_of(A[:, j])) is None:
+            continue
+        limits[name] = limit
+        beyond = A[(A[:, j] < limit[0]) | (A[:, j] > limit[1]), j]
+        changed[:, j] = A[:, j].clip(*limit)
+        worst = beyond[np.abs(beyond - np.median(A[:, j])).argmax()]
+        said.append(
+            f"{shown(name, 40)} ({len(beyond)}, such as {worst:.6g}; the rest {limit[0]:.3g} to {limit[1]:.3g})"
+        )
+    # Of pixels and spectra nothing is said: many are dark but for a few rows.
+    heavy = [name for name, a in zip(names, changed.T) if len(names) <= MANY and has_heavy_tails(a)]
+    notes = (f"heavy tails of {what} columns, hard to learn from: {_listed(heavy)}; {_MONOTONE}",) if heavy else ()
+    if not said:
+        return A, {}, notes
+    note = (
+        f"gross outliers in {_counted(len(said), f'{what} column')}, which carry most of the variance, were put at the "
+        f"end of the range of the rest: {_some(said)}; if they are right, {_MONOTONE}"
     )
-    notes: tuple[str, ...] = ()
-    if lost is not None and lost.any():
-        which = [names[0][j] for j in np.flatnonzero(lost.any(axis=0)).tolist()]
-        notes = (_replaced(_counted(int(lost.sum()), "missing value"), "the median", which),)
-    return inputs, targets, names, fill, notes
+    return changed, limits, (note, *notes)
+
+
+#: Rows that are looked at for columns which should not be inputs.
+_LOOKED_AT = 2000
+
+
+def _suspects(X: Array, Y: Array, names_in: Sequence[str], names_out: Sequence[str]) -> list[str]:
+    """Notes on inputs that number the rows, are keys, or copy a target; none of an autoencoder."""
+    if X.shape == Y.shape and np.array_equal(X, Y):
+        return []
+    notes = []
+    if numbered := [name for name, column in zip(names_in, X.T) if numbers_rows(column)]:
+        does = "numbers the rows and is an input" if len(numbered) == 1 else "number the rows and are inputs"
+        do = "leave an identifier out, pass a time as `time` (--exclude, --time)"
+        notes.append(f"{_listed(numbered)} {does} like any other (different whole numbers in order): {do}")
+    keys = [name for name, column in zip(names_in, X.T) if name not in numbered and is_key(column, Y)]
+    if keys:
+        does = "looks like a key" if len(keys) == 1 else "look like keys"
+        notes.append(
+            f"{_listed(keys)} {does}: different whole numbers that predict nothing; leave identifiers out (--exclude)"
+        )
+    rows = slice(None, None, max(1, -(-len(X) // _LOOKED_AT)))
+    if pairs := copies(X[rows], Y[rows]):
+        listed = [f"{shown(names_in[i], 40)} of {shown(names_out[j], 40)}" for i, j in pairs]
+        what = "an input is a copy of a target" if len(pairs) == 1 else "inputs are copies of targets"
+        notes.append(f"{what}, up to a monotone function: {_some(listed)}; leave out what is known no earlier than Y")
+    return notes
 
 
 def checked_names(who: str, given: Any, count: int, letter: str) -> tuple[str, ...]:
@@ -148,7 +318,7 @@ def _columns(A: Any) -> Iterator[tuple[str, Any]]:
         parts: Any = [A] if isinstance(A, pd.Series) else [A.iloc[:, j] for j in range(A.shape[1])]
     else:
         try:
-            array = np.asarray(A.detach().cpu() if hasattr(A, "detach") else A)
+            array = np.asarray(A.detach().cpu() if hasattr(A, "detach") else without_mask(A))
         except (TypeError, ValueError):  # ragged, or nothing that NumPy knows
             return
         if array.ndim not in (1, 2):
@@ -208,7 +378,8 @@ def _about_gaps(name: str, lost: int, infinite: int, fitted: bool) -> str:
 
 
 def with_gaps(who: str, X: Any) -> Array:
-    """X as numbers, missing ones (None and pandas' NA too) as NaN."""
+    """X as numbers, missing ones (None, pandas' NA and what is masked too) as NaN."""
+    X = without_mask(X)
     try:
         if holds_dates(X):
             array = None
@@ -224,11 +395,10 @@ def with_gaps(who: str, X: Any) -> Array:
     return array[:, None] if array.ndim == 1 else array
 
 
-def _filled(who: str, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """X with medians in place of NaN, the medians, and where NaN was."""
-    array = with_gaps(who, X)
+def _filled(who: str, array: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """An array with medians in place of NaN, the medians, and where NaN was."""
     lost = np.isnan(array)
-    if array.ndim == 2 and lost.all(axis=0).any():
+    if lost.all(axis=0).any():
         columns = np.flatnonzero(lost.all(axis=0))[:5].tolist()
         fail(who, "every column of `X` must have a value", f"none in columns {columns}", "Drop them.", error=DataError)
     fill = np.nanmedian(array, axis=0)

@@ -251,8 +251,9 @@ def _interpolator(who: str, found: Discovery, X: Any, Y: Any) -> tuple[float, fl
     if len(inputs) != len(outputs):
         got = f"{len(inputs)} and {len(outputs)}"
         fail(who, "`X` and `Y` must have as many rows", got, "Align them.", error=DataError)
-    units = str(found.settings.get("units", "own"))
-    inputs, outputs = Scaling.fit(inputs, COLUMNS, units)(inputs), Scaling.fit(outputs, COLUMNS, units)(outputs)
+    # Files of earlier versions know one of both.
+    units = [str(found.settings.get(name, found.settings.get("units", "own"))) for name in ("units_in", "units_out")]
+    inputs, outputs = (Scaling.fit(A, COLUMNS, own)(A) for A, own in zip((inputs, outputs), units))
     length, width = path_lower_bound(outputs).value, diameter(inputs)
     excess = 2.0 * math.log(length / width) if length > 0.0 and width > 0.0 else math.nan
     try:

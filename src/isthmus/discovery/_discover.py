@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import joblib
+from joblib.parallel import get_active_backend
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from isthmus._checks import check_integer
 from isthmus._cite import cites
 from isthmus._progress import ProgressFactory, progress, silent
-from isthmus._settings import MAX_RANK, Settings
+from isthmus._settings import MAX_RANK, STRENGTH, Settings
 from isthmus.diagnosis import Evidence
 from isthmus.discovery._columns import read_arrays
 from isthmus.discovery._evidence import check_witness, explaining_gradients, gather_evidence, testify
 from isthmus.discovery._final import constant, finish_fit
 from isthmus.discovery._maps import apply
+from isthmus.discovery._reference import measure_reference
 from isthmus.discovery._result import Discovery
-from isthmus.discovery._search import Found, choose_strength, search_rank, total_steps
+from isthmus.discovery._search import Found, catch_up, choose_strength, search_rank, total_steps
 from isthmus.discovery._task import Data, RankTask, make_task
-from isthmus.discovery._walk import TOLERANCE, Context, Stages, identity_of
+from isthmus.discovery._walk import TOLERANCE, Context, Stages, identity_of, in_parallel
+from isthmus.networks._direct import use_threads
+
+#: Training rows from which on several processes pay.
+MANY = 500
 
 _Discover = TypeVar("_Discover", bound=Callable[..., object])
 
@@ -49,9 +58,11 @@ def discover(
     time: Any = None,
     cv: Any = None,
     network: nn.Module | None = None,
+    na_values: Sequence[float] | None = None,
     feature_names: Any = None,
     target_names: Any = None,
     checkpoint: str | Path | None = None,
+    n_jobs: int | None = None,
     show_progress: bool | ProgressFactory = False,
     **settings: Any,
 ) -> Discovery:
@@ -96,7 +107,11 @@ def discover(
     max_samples : int
         Training rows beyond this number are used only for the last fit.
     missing : {"error", "median"}
-        What to do with NaN in X; the medians are kept for new rows, and a note says how many were filled in.
+        What to do with NaN, and masked entries, in X; the medians are kept for new rows, and a note says how many were
+        filled in.
+    na_values : sequence of float, optional
+        Numbers that mean "missing", such as −9999. By default they are looked for: exact extreme values far outside
+        the rest of a column. Pass () where all numbers are measured ones.
     loss : {"mse", "cross_entropy"}
         Squared error, or log loss of class labels. Held-out errors are relative to the variance of the outputs, or to
         the entropy of the labels, and so is λ. Each class is divided for itself. The probabilities of the answer are
@@ -116,6 +131,10 @@ def discover(
         By default those of a DataFrame, or x0, x1, … and y0, y1, …
     checkpoint : path, optional
         Folder for finished parts: a killed discovery started again goes on from there to the same answer.
+    n_jobs : int, optional
+        Processes for trainings that do not depend on each other, as joblib counts them: −1 is one for each core. None
+        is what a joblib context says, else one for each core if there are rows enough that it pays. The answer does
+        not depend on it.
     show_progress : bool
 
     Returns
@@ -133,7 +152,8 @@ def discover(
     who = "discover"
     began = clock.monotonic()
     chosen = Settings.of(settings)
-    inputs, targets, names, fill, notes = read_arrays(X, Y, chosen, feature_names, target_names)
+    table = read_arrays(X, Y, chosen, feature_names, target_names, na_values)
+    inputs, targets, names, notes = table.X, table.Y, table.names, table.notes
     task = make_task(inputs, targets, chosen, names=names, groups=groups, time=time, cv=cv)
     fixed = None if chosen.rank == "auto" else check_integer(who, "rank", chosen.rank, low=1, high=max(task.bound, 1))
     highest = max(min(task.bound, MAX_RANK if chosen.max_rank is None else chosen.max_rank), fixed or 0)
@@ -144,22 +164,33 @@ def discover(
         "rank": "auto" if fixed is None else fixed,
         "max_rank": highest,
         **_record(task),
+        **table.mending.settings,
     }
-    about = {"feature_names": names[0], "target_names": names[1], "fill": fill}
+    about = {"feature_names": names[0], "target_names": names[1], "fill": table.mending.fill}
     notes = (*notes, *task.notes)
     if task.bound == 0:
         return constant(inputs, targets, task.why, notes=notes, settings=record, **about)
     data, scaling_in, scaling_out = task.data(0)
     stages = _stages(checkpoint, task, record)
     show = show_progress if callable(show_progress) else (progress if show_progress else silent)
-    with show(total_steps(chosen, highest), who) as bar:
-        context = Context(data, chosen, stages, bar, chosen.depth, chosen.strength, chosen.seed)
-        if chosen.loss == "cross_entropy" and chosen.ridge == "auto":
-            strength, why = choose_strength(context)
-            context, notes = dataclasses.replace(context, strength=strength), (*notes, why)
-        found = search_rank(task, context, highest, fixed)
-        closing = dataclasses.replace(context, strength=found.strength)
-        last = finish_fit(task, scaling_in, scaling_out, closing, found.chosen)
+    # One thread in each process: the answer does not depend on how many there are, and nothing waits for a barrier.
+    with show(total_steps(chosen, highest), who) as bar, use_threads(1), threadpool_limits(1):
+        strength = STRENGTH if task.autoencoder and chosen.ridge == "auto" else chosen.strength
+        context = Context(data, chosen, stages, bar, chosen.depth, strength, chosen.seed, smooth=chosen.smooth)
+        context = dataclasses.replace(context, n_jobs=_processes(n_jobs, len(data.X)))
+        wide, reference = None, None
+        if chosen.ridge == "auto" and not task.autoencoder:
+            # In another process it takes no time, and its imports are done when they are needed.
+            asked = chosen.loss == "mse" and fixed is None and task.bound > 1
+            learners = [functools.partial(measure_reference, data, chosen.seed)] * asked
+            waiting = in_parallel(learners, context.n_jobs)
+            context, wide, why = choose_strength(context, highest)
+            reference, notes = next(waiting, None), (*notes, why)
+            if wide is not None and reference is not None:
+                context, wide, done = catch_up(context, wide, reference)
+                notes = (*notes, done) if done else notes
+        found = search_rank(task, context, highest, fixed, wide, reference)
+        last = finish_fit(task, scaling_in, scaling_out, context, found.chosen)
     clues, remarks = _clues(found, data)
     notes = (*notes, *last.notes)
     if network is not None:
@@ -184,6 +215,15 @@ def discover(
     )
 
 
+def _processes(n_jobs: int | None, rows: int) -> int:
+    """How many processes; none but this one for a discovery that takes no longer than their imports."""
+    set_elsewhere: Any = get_active_backend()[1]
+    chosen = set_elsewhere if n_jobs is None else n_jobs
+    if chosen is None:
+        chosen = -1 if rows >= MANY else 1
+    return joblib.effective_n_jobs(chosen)
+
+
 def _record(task: RankTask) -> dict[str, Any]:
     """How it is computed, as plain data, beside what is asked for."""
     settings = task.settings
@@ -191,9 +231,11 @@ def _record(task: RankTask) -> dict[str, Any]:
     return {
         **{name: getattr(settings, name) for name in shared},
         "autoencoder": task.autoencoder,
+        "units_in": task.units.inputs,
+        "units_out": task.units.outputs,
         "held_out": task.splits.describe(),
         "half": settings.depth // 2,
-        **{name: getattr(settings, name) for name in ("width", "strength", "warm", "rise", "first")},
+        **{name: getattr(settings, name) for name in ("width", "activation", "strength", "passes", "first")},
         "each": settings.steps,
         "learning_rate": settings.learning_rate,
         "init_scale": settings.init_scale,

@@ -107,7 +107,7 @@ def finish_fit(task: RankTask, inputs: Scaling, outputs: Scaling, context: Conte
 
 
 def _behind(net: FullyConnected, axes: torch.Tensor) -> FullyConnected:
-    return FullyConnected.from_weights([net.Ws[0] @ axes, *net.Ws[1:]], net.bs, slope=net.slope, bias=net.bias)
+    return type(net).from_weights([net.Ws[0] @ axes, *net.Ws[1:]], net.bs, slope=net.slopes, bias=net.bias)
 
 
 def _signs(found: Fit, coordinates: Any, A: torch.Tensor, B: torch.Tensor) -> Array:

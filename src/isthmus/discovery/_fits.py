@@ -21,6 +21,9 @@ from isthmus.training import Phase, TrainingEvent, TrainingResult, minimise
 #: Rows on which coordinates are weighed.
 WEIGHED_ROWS = 1000
 
+#: Directions that are tried as the axis of a ring.
+AXES = 2000
+
 #: Rows of a mini-batch.
 BATCH = 1024
 
@@ -53,18 +56,16 @@ def quasi_newton_fit(
     *,
     steps: int,
     scale: float,
-    rise: int = 0,
     before: Sequence[Phase] = (),
     seed: int = 0,
     loss: str = "mse",
 ) -> Fit:
-    """Minimise in place by L-BFGS; during the first ``rise`` steps the ridge grows from a tenth of its value.
+    """Minimise in place by L-BFGS.
 
     ``before`` are phases to begin with; cost and loss are divided by ``scale``, the cost of the best constant. After
     ``steps`` steps at the full ridge it goes on until it is at rest, to PATIENCE times as many at most.
     """
-    rising = [Phase("lbfgs", rise, ridge_start=0.1, ridge_share=1.0)] if rise else []
-    phases = [*before, *rising, Phase("lbfgs", math.ceil(PATIENCE * steps))]
+    phases = [*before, Phase("lbfgs", math.ceil(PATIENCE * steps))]
     losses: list[float] = []
 
     def rested(event: TrainingEvent) -> bool:
@@ -173,31 +174,30 @@ def rewaist(
         T = s[:count].clamp_min(float(s[0]) * 1e-9 + 1e-30).rsqrt()[:, None] * (U[:, :count].mT @ B)
         A, a, B = T @ A, T @ a, B @ torch.linalg.pinv(T)
     weights, biases = [*Ws[: m - 1], A, B, *Ws[m + 1 :]], [*bs[: m - 1], a / net.bias, b / net.bias, *bs[m + 1 :]]
-    return FullyConnected.from_weights(weights, biases, slope=net.slopes, bias=net.bias).to(own)
+    return type(net).from_weights(weights, biases, slope=net.slopes, bias=net.bias).to(own)
 
 
 def unroll(
-    net: FullyConnected, X: Tensor, Y: Tensor, ridge: float, rank: int, *, steps: int, seed: int, loss: str = "mse"
+    net: FullyConnected,
+    X: Tensor,
+    Y: Tensor,
+    ridge: float,
+    rank: int,
+    *,
+    steps: int,
+    seed: int,
+    loss: str = "mse",
+    ring: bool = False,
 ) -> FullyConnected | None:
-    """A start for ``rank`` coordinates that no projection gives: the surface of outputs, unrolled along itself.
+    """A start for ``rank`` coordinates that no projection gives: a surface, unrolled along itself.
 
-    The outputs of ``net`` (which are denoised) are embedded in R^rank by shortest paths through their graph of
-    neighbours (Isomap); an encoder is fitted to these coordinates and a decoder from them. None where that is
+    The surface of outputs of ``net`` (which are denoised) is embedded in R^rank by shortest paths, or as a ``ring`` the
+    cloud of its coordinates is; an encoder is fitted to what comes of it and a decoder from there. None where that is
     impossible: too few points, or all of them equal.
     """
-    from sklearn.manifold import Isomap
-
     with torch.no_grad():
-        F = net(X).double().numpy()
-    chosen = F[:: -(-len(F) // GRAPH_POINTS)]
-    if len(chosen) <= max(NEIGHBOURS, rank) + 1 or not np.ptp(chosen, axis=0).any():
-        return None
-    try:
-        with warnings.catch_warnings():
-            # Several connected components are joined by their nearest points, with a warning.
-            warnings.simplefilter("ignore")
-            U = Isomap(n_neighbors=NEIGHBOURS, n_components=rank, eigen_solver="dense").fit(chosen).transform(F)
-    except (ValueError, np.linalg.LinAlgError):
+        U = _flat_ring(net, X, rank, seed) if ring else _shortest_paths(net(X).double().numpy(), rank)
+    if U is None:
         return None
     deviation = U.std(axis=0)
     if not np.isfinite(U).all() or (deviation <= 1e-12 * deviation.max()).any():
@@ -205,13 +205,50 @@ def unroll(
     target = torch.from_numpy((U - U.mean(axis=0)) / deviation).to(X.dtype)
     generator = torch.Generator().manual_seed(seed)
     m = net.waist
-    slope = net.encoder().slope
-    encoder = FullyConnected([*net.dims[:m], rank], slope, net.bias, dtype=X.dtype, generator=generator)
-    decoder = FullyConnected([rank, *net.dims[m + 1 :]], slope, net.bias, dtype=X.dtype, generator=generator)
+    family, slopes = type(net), (net.slopes[: m - 1], net.slopes[m:])
+    encoder = family([*net.dims[:m], rank], slopes[0], net.bias, dtype=X.dtype, generator=generator)
+    decoder = family([rank, *net.dims[m + 1 :]], slopes[1], net.bias, dtype=X.dtype, generator=generator)
     phases = [Phase("lbfgs", steps, ridge_start=0.1, ridge_share=0.5)]
     _train(encoder, X, target, ridge * rank / Y.shape[1], phases, seed)
     _train(decoder, target, Y, ridge, phases, seed, loss=loss)
-    return FullyConnected.joined(encoder, decoder)
+    return family.joined(encoder, decoder)
+
+
+def _shortest_paths(F: NDArray[np.float64], rank: int) -> NDArray[np.float64] | None:
+    """Points embedded in R^rank by shortest paths through their graph of neighbours (Isomap)."""
+    from sklearn.manifold import Isomap
+
+    chosen = F[:: -(-len(F) // GRAPH_POINTS)]
+    if len(chosen) <= max(NEIGHBOURS, rank) + 1 or not np.ptp(chosen, axis=0).any():
+        return None
+    try:
+        with warnings.catch_warnings():
+            # Several connected components are joined by their nearest points, with a warning.
+            warnings.simplefilter("ignore")
+            return Isomap(n_neighbors=NEIGHBOURS, n_components=rank, eigen_solver="dense").fit(chosen).transform(F)
+    except (ValueError, np.linalg.LinAlgError):
+        return None
+
+
+def _flat_ring(net: FullyConnected, X: Tensor, rank: int, seed: int) -> NDArray[np.float64] | None:
+    """The coordinates of ``net``, one too many, as those of a ring: (S^{k−1} × an interval) lies in R^k.
+
+    With a the axis around which the cloud is most evenly far away, u ↦ (u − (a·u)a)·exp(a·u/2) is one to one on a
+    cylinder around a, and has as many coordinates as there are directions orthogonal to a.
+    """
+    if net.dims[net.waist] != rank + 1 or rank < 2:
+        return None
+    found = weigh(net, X)
+    Z = net.encoder().double()(X.double())
+    U = ((Z - found.mean) @ found.into.mT).numpy()
+    rng = np.random.default_rng([seed, 4])
+    axes = rng.standard_normal((AXES, rank + 1))
+    axes /= np.linalg.norm(axes, axis=1, keepdims=True)
+    rows = U[:: max(1, -(-len(U) // WEIGHED_ROWS))]
+    squares = (rows**2).sum(1)[:, None] - (rows @ axes.T) ** 2
+    axis = axes[np.argmin(squares.std(axis=0) / squares.mean(axis=0))]
+    beside = np.linalg.svd(axis[None])[2][1:]
+    return (U @ beside.T) * np.exp(0.5 * (U @ axis))[:, None]
 
 
 def minibatch_fit(

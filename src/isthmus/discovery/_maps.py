@@ -66,7 +66,7 @@ def finish(
     W, b = size[:, None] * W, size * b + torch.from_numpy(outputs.shift)
     Ws = [*decoder.Ws[:-1], W]
     bs = [*decoder.bs[:-1], b / decoder.bias]
-    decoder = FullyConnected.from_weights(Ws, bs, slope=decoder.slope, bias=decoder.bias)
+    decoder = type(decoder).from_weights(Ws, bs, slope=decoder.slopes, bias=decoder.bias)
     shift, scale = torch.from_numpy(inputs.shift), torch.from_numpy(inputs.scale)
     return (
         Standardized(encoder, shift, scale).requires_grad_(False),
@@ -82,7 +82,7 @@ def apply(module: nn.Module, A: NDArray[np.float64], rows: int = 8192) -> NDArra
 
 
 def _network(Ws: list[Any], like: FullyConnected) -> FullyConnected:
-    return FullyConnected.from_weights(Ws, like.bs, slope=like.slope, bias=like.bias)
+    return type(like).from_weights(Ws, like.bs, slope=like.slopes, bias=like.bias)
 
 
 # ---- What the coordinates mean: how each responds to every input column

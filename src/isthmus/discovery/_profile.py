@@ -55,8 +55,8 @@ class RankProfile:
         L, the number of weight matrices.
     width : int
         Neurons of a layer.
-    strength, tolerance : float
-        λ, and the share of the best error that another may exceed it by, beside λ/2.
+    strength, tolerance, resolution : float
+        λ; the share of the best error that another may exceed it by, and twice what it may exceed it by beside that.
     """
 
     ranks: NDArray[np.int64]
@@ -75,6 +75,7 @@ class RankProfile:
     width: int
     strength: float
     tolerance: float
+    resolution: float
     #: What each coordinate of the widest network moves at the outputs, as shares.
     shares: Array = field(default_factory=lambda: np.zeros(0))
     #: ``"mse"`` or ``"cross_entropy"``.
@@ -82,7 +83,15 @@ class RankProfile:
 
     @staticmethod
     def of(
-        levels: Sequence[Level], *, depth: int, width: int, strength: float, baseline: float, loss_kind: str = "mse"
+        levels: Sequence[Level],
+        *,
+        depth: int,
+        width: int,
+        strength: float,
+        baseline: float,
+        loss_kind: str = "mse",
+        tolerance: float = TOLERANCE,
+        resolution: float | None = None,
     ) -> RankProfile:
         """Collect the levels of a walk."""
         rows = sorted(levels, key=lambda level: level.rank)
@@ -107,7 +116,8 @@ class RankProfile:
             depth=depth,
             width=width,
             strength=strength,
-            tolerance=TOLERANCE,
+            tolerance=tolerance,
+            resolution=strength if resolution is None else resolution,
             shares=np.asarray(levels[0].shares, dtype=np.float64),
             loss_kind=loss_kind,
         )
@@ -124,8 +134,8 @@ class RankProfile:
 
     @property
     def slack(self) -> float:
-        """How far an error may exceed the best and still count as equal: tolerance·best + λ/2."""
-        return self.tolerance * float(self.error.min()) + 0.5 * self.strength
+        """How far an error may exceed the best and still count as equal: tolerance·best + resolution/2."""
+        return self.tolerance * float(self.error.min()) + 0.5 * self.resolution
 
     @property
     def chosen(self) -> int:
@@ -136,7 +146,7 @@ class RankProfile:
     def rule(self) -> str:
         """The rule in words, with its numbers."""
         return (
-            f"the smallest k whose held-out error is within {self.tolerance:.0%} + {0.5 * self.strength:.3g} of the "
+            f"the smallest k whose held-out error is within {self.tolerance:.0%} + {0.5 * self.resolution:.3g} of the "
             f"best: at most {float(self.error.min()) + self.slack:.3g}"
         )
 
@@ -165,6 +175,7 @@ class RankProfile:
             "width": self.width,
             "strength": self.strength,
             "tolerance": self.tolerance,
+            "resolution": self.resolution,
             "shares": [_number(share) for share in self.shares],
             "loss_kind": self.loss_kind,
         }
@@ -195,6 +206,8 @@ class RankProfile:
             width=int(content["width"]),
             strength=float(content["strength"]),
             tolerance=float(content["tolerance"]),
+            # Files of earlier versions, where it was always λ, do not say.
+            resolution=float(content.get("resolution", content["strength"])),
             shares=np.array(content["shares"], dtype=np.float64),
             loss_kind=loss_kind,
         )

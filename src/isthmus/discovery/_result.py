@@ -18,11 +18,11 @@ from isthmus._checks import as_matrix, check_choice, check_integer, check_number
 from isthmus._errors import FileFormatError
 from isthmus._result import Table
 from isthmus.diagnosis import Evidence
-from isthmus.discovery._columns import checked_names, with_gaps
+from isthmus.discovery._columns import Mending, checked_names
 from isthmus.discovery._maps import ConstantMap, Sensitivity, apply
 from isthmus.discovery._profile import RankProfile
 from isthmus.files import register
-from isthmus.networks import FullyConnected, Network, Standardized
+from isthmus.networks import FAMILIES, FullyConnected, Standardized
 
 Array = NDArray[np.float64]
 
@@ -101,6 +101,11 @@ class Discovery:
         return self.decode(self.transform(X))
 
     @property
+    def mending(self) -> Mending:
+        """What is done to inputs before the maps see them: gaps filled, gross outliers limited."""
+        return Mending.of("Discovery", self.settings, self.fill)
+
+    @property
     def loss(self) -> str:
         """``"mse"``, or ``"cross_entropy"`` for classes."""
         return str(self.settings.get("loss", "mse"))
@@ -113,10 +118,7 @@ class Discovery:
         return softmax(self.predict(X), axis=1)
 
     def _inputs(self, X: Any) -> Array:
-        if self.fill is not None:
-            X = with_gaps("transform", X)
-            if X.ndim == 2 and X.shape[1] == len(self.fill):
-                X = np.where(np.isnan(X), self.fill, X)
+        X = self.mending("transform", X, self.feature_names)
         return as_matrix("transform", "X", X, columns=len(self.feature_names)).numpy()
 
     @property
@@ -233,13 +235,16 @@ def discovery_parts(found: Discovery) -> tuple[dict[str, Any], dict[str, Tensor]
     shape: dict[str, Any] = {}
     encoder: Any = found.encoder
     decoder: Any = found.decoder
-    layers: list[Any] = [net.plain_layers() if isinstance(net, Network) else None for net in (encoder, decoder)]
+    layers = [getattr(encoder, "network", None), decoder]
     if found.rank == 0:
         tensors["constant"] = decoder.value
-    elif layers[0] is not None and layers[1] is not None and layers[0] is not encoder:
+    elif all(type(net).__name__ in FAMILIES for net in layers):
         tensors |= {"shift": encoder.shift, "scale": encoder.scale}
         for part, net in zip(("encoder", "decoder"), layers):
-            shape[part] = {"depth": net.depth, "slope": net.slope, "bias": net.bias}
+            family = type(net).__name__
+            shape[part] = {"depth": net.depth, "slope": net.config()["slope"], "bias": net.bias}
+            # Files of earlier versions, which had one, do not say.
+            shape[part] |= {} if family == "FullyConnected" else {"family": family}
             tensors |= {f"{part}.{name}": p.detach() for name, p in net.named_parameters()}
     else:
         got = f"{type(found.encoder).__name__} and {type(found.decoder).__name__}"
@@ -298,6 +303,7 @@ def _build(config: Any, tensors: dict[str, Tensor]) -> Discovery:
         if not bool((scale > 0).all()):
             fail(who, "`scale` must be positive", "something else", _FIX)
         encoder, decoder = Standardized(parts["encoder"], shift, scale).requires_grad_(False), parts["decoder"]
+    Mending.of(who, config["settings"], None)
     meaning = None
     if "sensitivity.value" in arrays:
         shapes = {name: (rank,) if name == "agreement" else (rank, d_in) for name in _MEANING}
@@ -351,8 +357,10 @@ def _network(who: str, part: str, shape: dict[str, Any], tensors: dict[str, Tens
     if any(T.dtype != torch.float64 or not bool(T.isfinite().all()) for T in (*Ws, *bs)):
         fail(who, f"`{part}` must be finite, in float64", "something else", _FIX)
     slope, bias = (check_number(who, f"{part}.{key}", shape[part][key]) for key in ("slope", "bias"))
+    family = shape[part].get("family", "FullyConnected")
+    check_choice(who, f"{part}.family", family, tuple(FAMILIES))
     with torch.random.fork_rng(devices=[]):
-        net = FullyConnected.from_weights(Ws, bs, slope=slope, bias=bias)
+        net = FAMILIES[family].from_weights(Ws, bs, slope=slope, bias=bias)
     return net.requires_grad_(False)
 
 

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import wilcoxon
+from scipy.stats import norm, wilcoxon
 
 from isthmus._settings import Settings
 from isthmus.discovery._evidence import flattening, local_dimension
+from isthmus.discovery._fits import Fit
 from isthmus.discovery._profile import RankProfile, standard_error
+from isthmus.discovery._reference import Reference
 from isthmus.discovery._task import RankTask
-from isthmus.discovery._walk import Context, Level, refine, slack, train_further, walk, wide_and_fine, wide_level
+from isthmus.discovery._walk import (
+    MORE_PASSES,
+    ROUGH,
+    TOLERANCE,
+    Context,
+    Level,
+    alone,
+    best_of,
+    closer_starts,
+    level_of,
+    slack,
+    train_further,
+    walk,
+    wide_again,
+    wide_level,
+)
 from isthmus.measures._dimension import FLAT
 
 Array = NDArray[np.float64]
@@ -31,57 +48,61 @@ _TWO_CLASSES = "to find more variables ask for finer classes, or for numbers tha
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What the search ends with; ``chosen`` is the network to go on from, trained at the ridge ``strength``."""
+    """What the search ends with; ``chosen`` is the network to go on from."""
 
     judgement: Judgement
     levels: list[Level]
     profile: RankProfile
     replicas: tuple[RankProfile, ...]
     chosen: Level
-    strength: float
 
 
-def search_rank(task: RankTask, context: Context, highest: int, fixed: int | None) -> Found:
-    """Find the rank, at most ``highest``, or train at the rank ``fixed``."""
+def search_rank(
+    task: RankTask,
+    context: Context,
+    highest: int,
+    fixed: int | None,
+    begin: Level | None = None,
+    reference: Reference | None = None,
+) -> Found:
+    """Find the rank, at most ``highest``, or train at the rank ``fixed``; ``begin`` is a wide network that is there."""
     data = context.data
     settled = fixed is not None or task.bound == 1
     aim = fixed if fixed is not None else 1
-    levels = walk(context, highest, bound=task.bound, down_to=aim if settled else 1)
-    profile = _profile(context, levels)
+    levels = walk(context, highest, begin=begin, bound=task.bound, down_to=aim if settled else 1)
     others: list[RankProfile] = []
     wish = 0 if settled else context.settings.replicas
+    profile = _profile(context, levels)
+    looked: set[int] = set()
+    for _ in range(0 if settled else LOOKS):
+        wanted = needs_closer_look(profile, levels, profile.chosen, task.bound) - looked
+        if not wanted:
+            break
+        levels = _look_closer(context, levels, wanted, profile.chosen - 1)
+        profile, looked = _profile(context, levels), looked | wanted
     while len(others) < wish:
-        others.append(_replica(task, context, highest, len(others)))
-        # Where two walks disagree, a third has the casting vote on the rank (the verdict is another matter).
-        if len(others) == 1 == wish and others[0].chosen != profile.chosen:
+        others.append(_replica(task, context, levels[0].rank, min(profile.chosen, highest), len(others)))
+        # One more where the first is of another opinion: once may be chance.
+        if len(others) == 1 == wish and not supports(others[0], profile.chosen, task.bound):
             wish = 2
-    rank = aim if settled else pooled_rank([profile, *others], task.bound)
-    wanted = {min(rank, highest)} | (set() if settled else needs_refinement(profile, rank))
-    finer = refine(context, [level for level in levels if level.rank in wanted])
-    if not settled and any(level.rank == rank and level.error < context.strength for level in finer):
-        # So little error that a coordinate below the resolution of the ridge would show.
-        finer.append(wide_and_fine(context))
     if settled:
         judgement = _settled(task, fixed, aim, profile)
     else:
         judgement = judge(
             profile,
             levels,
-            finer,
             others,
             highest=highest,
             bound=task.bound,
             baseline=data.baseline,
             autoencoder=task.autoencoder,
+            reference=reference,
         )
         network = _level(levels, judgement.rank).fit.network
-        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data))
-    coarse = _level(levels, judgement.rank)
-    fine = next((level for level in finer if level.rank == judgement.rank), coarse)
-    # The weaker ridge is kept where it predicts better, which is where there is little noise.
-    better = fine is not coarse and fine.error < coarse.error
-    chosen, strength = (fine, context.finer().strength) if better else (coarse, context.strength)
-    return Found(judgement, levels, profile, tuple(others), chosen, strength)
+        below = _level_or_none(levels, judgement.rank - 1)
+        torn = math.inf if below is None else below.error
+        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data), torn)
+    return Found(judgement, levels, profile, tuple(others), _level(levels, judgement.rank))
 
 
 def _level(levels: list[Level], rank: int) -> Level:
@@ -94,13 +115,42 @@ def _profile(context: Context, levels: list[Level]) -> RankProfile:
         depth=context.depth,
         width=context.settings.width,
         strength=context.strength,
+        tolerance=context.tolerance,
+        resolution=context.resolution,
         baseline=float(context.data.baseline.mean()),
         loss_kind=context.data.loss,
     )
 
 
-def _replica(task: RankTask, context: Context, highest: int, index: int) -> RankProfile:
-    """A walk from another seed, on another division of the data, at another depth: alternately more and less."""
+def _level_or_none(levels: list[Level], rank: int) -> Level | None:
+    return next((level for level in levels if level.rank == rank), None)
+
+
+def _look_closer(context: Context, levels: list[Level], wanted: set[int], below: int) -> list[Level]:
+    """The levels with the ``wanted`` ones trained anew; the one ``below`` the answer also from an unrolled surface."""
+    made: dict[tuple[int, str], Callable[[], Fit]] = {}
+    for above, level in zip(levels, levels[1:]):
+        if level.rank in wanted:
+            # A cloud that fills its dimensions does not unroll into fewer.
+            surface = level.rank == below and not local_dimension(above.fit.network, context.data) > above.rank - PART
+            starts = closer_starts(context, level, above if surface else None)
+            made |= {(level.rank, start): make for start, make in starts.items()}
+    fits = context.stages.get_all(
+        {f"{context.name}-{rank}-{start}": make for (rank, start), make in made.items()}, context.n_jobs
+    )
+    context.bar.advance(context.settings.first * len(made))
+    found = dict(zip(made, fits))
+    return [
+        best_of(context, level, {start: fit for (rank, start), fit in found.items() if rank == level.rank})
+        for level in levels
+    ]
+
+
+def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
+    """The ranks on which the answer hangs, from another seed, on another division, at another depth: more, then less.
+
+    Each is trained alone, so that a mistake of the walk is not repeated.
+    """
     varied = dataclasses.replace(
         context,
         data=task.data(index + 1)[0],
@@ -108,7 +158,20 @@ def _replica(task: RankTask, context: Context, highest: int, index: int) -> Rank
         seed=context.seed + 1000 * (index + 1),
         name=f"replica{index}",
     )
-    return _profile(varied, walk(varied, highest, bound=task.bound, to_the_end=False))
+    made = alone(varied, [wide, *(rank for rank in (k, k - 1) if rank > 0)])
+    fits = context.stages.get_all({f"{varied.name}-{rank}-fresh": make for rank, make in made.items()}, context.n_jobs)
+    context.bar.advance(context.settings.first * len(made))
+    levels = [level_of(varied, rank, fit, "fresh" if rank == wide else "anew") for rank, fit in zip(made, fits)]
+    profile = _profile(varied, levels)
+    if supports(profile, k, task.bound):
+        return profile
+    # From random weights a network through few coordinates may be stuck where a walk is not.
+    walked = {level.rank: level for level in walk(varied, k + 1, begin=levels[0], down_to=max(k - 1, 1))}
+    both = [
+        level if level.rank not in walked else best_of(varied, walked[level.rank], {level.start: level.fit})
+        for level in levels
+    ]
+    return _profile(varied, [*both, *(walked[rank] for rank in walked if rank not in made)])
 
 
 def _settled(task: RankTask, fixed: int | None, aim: int, profile: RankProfile) -> Judgement:
@@ -126,39 +189,123 @@ def _settled(task: RankTask, fixed: int | None, aim: int, profile: RankProfile) 
 
 def total_steps(settings: Settings, highest: int) -> int:
     """A guess, for the progress bar."""
-    first, each = settings.from_random, settings.steps
-    # Levels of a walk and its further starts; the closer look, with a wide network of its own; the last fits.
-    walked, looked, last = (min(highest, 5) + 4) * each, first + 2 * each, 3 * each
+    first, each = settings.first, settings.steps
+    # Levels of a walk and its further starts; smaller ridges and closer looks; the last fits.
+    walked, looked, last = (min(highest, 5) + 4) * each, 6 * each, 3 * each
     return first + walked + looked + last + settings.replicas * (first + 6 * each)
 
 
-# ---- How strong the ridge of a classification must be: labels are often wrong by chance, and networks learn by heart
+# ---- How strong the ridge must be: what predicts held-out rows best
 
 
-#: λ that are tried, falling; the last is that of a regression.
+#: λ that are tried for classes, falling.
 STRENGTHS = (0.1, 0.03, 0.01)
 
+#: λ that are tried for numbers: the larger one if the next smaller one does not predict better, …
+WEAKER, STRONGER = (1e-4, 1e-5), 1e-2
 
-def choose_strength(context: Context) -> tuple[float, str]:
-    """The largest λ at which a wide network predicts held-out rows about as well as at any, and the errors in words.
+#: What explains less than this share of the variance is not looked for unless a smaller `ridge` asks for it, …
+FINEST = 4e-4
+
+#: … which is to have at most this share of the error.
+BETTER = 0.9
+
+
+def choose_strength(context: Context, highest: int) -> tuple[Context, Level | None, str]:
+    """The ridge at which a wide network predicts held-out rows best, that network if it can be gone on from, and why.
+
+    Of numbers, it is lowered as long as that helps. Where it does not any more, the error that is left is of the data:
+    of noise, or of too few rows; where it helps to the end, of how well networks of this size approximate, and ranks
+    are compared more roughly.
+    """
+    if context.data.loss == "cross_entropy":
+        strength, errors = _for_classes(context, highest)
+        chosen, level = dataclasses.replace(context, strength=strength), None
+    else:
+        chosen, level, errors = _for_numbers(dataclasses.replace(context, finest=FINEST), highest)
+    listed = ", ".join(f"{error:.3g} at λ = {strength}" for strength, error in errors.items())
+    return chosen, level, f"λ = {chosen.strength:g} was taken for a wide network's error on the rows held out: {listed}"
+
+
+def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[str, float]]:
+    first = best = wide_level(context, highest)
+    chosen, errors, lowered = context, {f"{context.strength:g}": best.error}, True
+    for strength in WEAKER:
+        if best.error < chosen.finest:
+            break
+        trial = dataclasses.replace(context, strength=strength)
+        level = train_further(trial, best, f"strength-{strength:g}")
+        errors[f"{strength:g}"] = level.error
+        lowered = level.error < BETTER * best.error
+        if not lowered:
+            break
+        chosen, best = trial, level
+    if chosen is not context:
+        # What began at a larger ridge still profits from it: others, at lower ranks too, will have to do without.
+        again = wide_again(chosen, "wide-again", MORE_PASSES)
+        errors[f"{chosen.strength:g} from random weights"] = again.error
+        if again.error < BETTER * first.error:
+            best = min(best, again, key=lambda level: level.error)
+        else:
+            chosen, best, lowered = context, first, False
+    elif not lowered:
+        trial = dataclasses.replace(context, strength=STRONGER)
+        level = train_further(trial, best, f"strength-{STRONGER:g}")
+        errors[f"{STRONGER:g}"] = level.error
+        if level.error < BETTER * best.error:
+            chosen, best = trial, level
+    return dataclasses.replace(chosen, tolerance=ROUGH if lowered else TOLERANCE), best, errors
+
+
+def catch_up(context: Context, wide: Level, reference: Reference) -> tuple[Context, Level, str | None]:
+    """Where the wide network predicts clearly worse than the reference: train another longer, then one with kinks.
+
+    Returns
+    -------
+    Context, Level, str or None
+        Those to go on with, and what was done, in words.
+    """
+    if not underfits(wide.error, reference, context.resolution):
+        return context, wide, None
+    before = wide.error
+    for smooth, label in ((context.smooth, "longer"), (not context.smooth, "other")):
+        trial = dataclasses.replace(context, smooth=smooth)
+        other = wide_again(trial, f"wide-{label}", MORE_PASSES)
+        if other.error < BETTER * wide.error:
+            context, wide = trial, other
+        if not underfits(wide.error, reference, context.resolution):
+            break
+    kind = "SiLU" if context.smooth else "ReLU"
+    return (
+        context,
+        wide,
+        (
+            f"{reference.learner} has an error of {reference.error:.3g}, the first wide network {before:.3g}; trained "
+            f"longer, with {kind}, it has {wide.error:.3g}"
+        ),
+    )
+
+
+def underfits(error: float, reference: Reference, resolution: float) -> bool:
+    """Whether an error is clearly worse than what can be reached: by half, and by more than the resolution."""
+    return error > WORSE * reference.error + resolution
+
+
+def _for_classes(context: Context, highest: int) -> tuple[float, dict[str, float]]:
+    """The largest λ that does about as well as any.
 
     A squared error with a small ridge averages noise; a log loss with a small ridge is driven to 0 on every training
     row, wrong labels included. The network is trained at the largest λ and then on at each smaller one.
     """
-    errors: list[float] = []
+    errors: dict[str, float] = {}
     level = None
     for strength in STRENGTHS:
-        trial = dataclasses.replace(context, strength=strength)
-        if level is None:
-            level = wide_level(trial, "strength")
-        else:
-            level = train_further(trial, level, f"strength-{strength:g}")
-        errors.append(level.error)
-    finite = np.where(np.isfinite(errors), errors, np.inf)
+        trial = dataclasses.replace(context, strength=strength, name="strength")
+        level = wide_level(trial, highest) if level is None else train_further(trial, level, f"strength-{strength:g}")
+        errors[f"{strength:g}"] = level.error
+    finite = np.where(np.isfinite(list(errors.values())), list(errors.values()), np.inf)
     least = float(finite.min())
-    chosen = STRENGTHS[int(np.argmax(finite <= least + slack(least, STRENGTHS[-1])))]
-    listed = ", ".join(f"{error:.3g} at λ = {strength:g}" for strength, error in zip(STRENGTHS, errors))
-    return chosen, f"λ = {chosen:g} was taken for a wide network's error on the rows held out: {listed}"
+    return STRENGTHS[int(np.argmax(finite <= least + slack(least, STRENGTHS[-1])))], errors
 
 
 # ---- From rank profiles to an answer: a rank, how sure it is, and why
@@ -173,11 +320,24 @@ CHANCE = 1e-3
 #: One coordinate less must cost this many times what is allowed to count as equal …
 CLEAR = 2.0
 
-#: … or, trained further at a tenth of the ridge, this many times the error.
+#: … and where the error is not what the data leave, this many times the error times what one more gains.
 CLEAR_RATIO = 2.0
 
-#: One coordinate more may lower the error by this factor, at a tenth of the ridge, before a weak one is suspected.
-WEAK_RATIO = 8.0
+#: One coordinate more may lower the error by this share beyond chance without raising a doubt.
+MARGINAL = 0.05
+
+#: Times the error of the reference from which on a network has not learned what can be learned.
+WORSE = 1.5
+
+#: How often the levels on which the answer hangs are looked at more closely; each time it may move.
+LOOKS = 4
+
+#: A cloud of this much less than k dimensions fills k: shortest paths then hardly tell whether it is flat.
+WHOLE = 1.0
+
+#: A cloud of so much less than k dimensions is a surface; a closed one has to be torn to pass through one coordinate
+#: less, so that the rows beside the tear are far off: the error is then at least this share of a constant's.
+PART, TORN = 0.6, 0.01
 
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
 SURFACE = 0.6
@@ -187,6 +347,9 @@ UNEXPLAINED = 0.25
 
 #: … and above this many times the training cost it is for want of data.
 OVERFIT = 3.0
+
+#: Share of what one coordinate less lacks that a replica may lack with all.
+LITTLE = 0.02
 
 #: Held-out rows (or groups) below which no error bar is worth having.
 FEWEST_HELD = 10
@@ -201,28 +364,53 @@ class Judgement:
     reasons: tuple[str, ...]
 
 
-def needs_refinement(profile: RankProfile, k: int) -> set[int]:
-    """The ranks to look at more closely: k and the neighbours from which it is not clearly apart."""
-    here, below, above = (profile.row(r) for r in (k, k - 1, k + 1))
-    wanted: set[int] = set()
-    if below is not None and profile.excess[below] < CLEAR * profile.slack:
-        wanted |= {k, k - 1}
-    # Within the slack, yet much worse in proportion: where errors are far below λ that says little either way.
-    if here is not None and above is not None and profile.error[here] > 1.5 * profile.error[above]:
-        wanted |= {k, k + 1}
+def needs_closer_look(profile: RankProfile, levels: Sequence[Level], k: int, bound: int) -> set[int]:
+    """The ranks to train again: k and the neighbours from which it is not clearly apart.
+
+    Where errors are approximations all three are compared alike.
+    """
+    by_rank = {level.rank: level for level in levels}
+    if profile.tolerance > TOLERANCE:
+        return {rank for rank in (k - 1, k, k + 1) if rank in by_rank}
+    here, below = by_rank[k], by_rank.get(k - 1)
+    above = [level for level in levels if level.rank > k]
+    # However much worse it is: a surface may have to be unrolled first.
+    wanted = set() if below is None else {k - 1}
+    if below is not None and not (_clearly_apart(profile, k) and _worse(below.errors, here.errors)):
+        wanted |= {k}
+    if k < bound and any(_gains(here, more, len(above)) for more in above):
+        wanted |= {k, min(level.rank for level in above)}
     return wanted
+
+
+def _clearly_apart(profile: RankProfile, k: int) -> bool:
+    """Whether the error at rank k − 1 is large enough beside that at k."""
+    here, below = profile.row(k), profile.row(k - 1)
+    if here is None or below is None:
+        return False
+    if profile.tolerance <= TOLERANCE:
+        return bool(profile.excess[below] >= CLEAR * profile.slack)
+    # Errors are approximations: a drop must stand out from how much each further coordinate eases the fit.
+    floor = 0.5 * profile.resolution
+    before, at, after = (float(e) + floor for e in (profile.error[below], profile.error[here], profile.error.min()))
+    return before * after >= CLEAR_RATIO * at**2
+
+
+def _gains(here: Level, more: Level, looks: int) -> bool:
+    """Whether a network through more coordinates predicts better, beyond chance and by more than is marginal."""
+    return here.error - more.error > MARGINAL * here.error and _worse(here.errors, more.errors, looks)
 
 
 def judge(
     profile: RankProfile,
     levels: Sequence[Level],
-    finer: Sequence[Level],
     replicas: Sequence[RankProfile],
     *,
     highest: int,
     bound: int,
     baseline: Array,
     autoencoder: bool = False,
+    reference: Reference | None = None,
 ) -> Judgement:
     """Weigh the evidence.
 
@@ -230,8 +418,6 @@ def judge(
     ----------
     profile, levels : RankProfile, sequence of Level
         The walk that decides.
-    finer : sequence of Level
-        Levels trained further at a tenth of the ridge, where :func:`needs_refinement` asked for it.
     replicas : sequence of RankProfile
         Walks on other divisions of the data, from other seeds, at other depths.
     highest : int
@@ -243,28 +429,37 @@ def judge(
     autoencoder : bool
         Whether the outputs are the inputs. Then every further coordinate explains a little, noise for example, up to
         the last, with which nothing is left: what is below the resolution raises no doubt, and is told.
+    reference : Reference, optional
+        How well learners predict that know nothing of ranks.
     """
-    k = pooled_rank([profile, *replicas], bound)
+    k = min(profile.chosen, bound)
     by_rank = {level.rank: level for level in levels}
-    fine = {level.rank: level for level in finer}
     most = max(rank for rank in by_rank if rank <= highest)
     if k > most:
         few = f"{most} coordinates do not suffice, "
         few += "and no more were allowed: raise `max_rank`" if most == highest else "yet a wider network used no more"
         return Judgement(most, "undetermined", (few,))
     doubts: list[str] = []
-    rule = profile.rule if profile.chosen == k else f"on the average of {1 + len(replicas)} walks {profile.rule}"
-    reasons = [f"{k} is {rule}; with {k} it is {by_rank[k].error:.3g} of {profile.whole}"]
+    reasons = [f"{k} is {profile.rule}; with {k} it is {by_rank[k].error:.3g} of {profile.whole}"]
     doubts += _learned_nothing(profile, by_rank, baseline)
-    below = _one_less(profile, by_rank, fine, k)
+    best = min(level.error for level in levels)
+    if reference is not None and underfits(best, reference, profile.resolution):
+        doubts.append(
+            f"the network underfits: {reference.learner} has a held-out error of {reference.error:.3g}, ours {best:.3g} "
+            "at any rank; what it has not learned may need further coordinates"
+        )
+    elif reference is not None:
+        reasons.append(
+            f"what can be learned has been: the error is {best:.3g}, that of {reference.learner} {reference.error:.3g}"
+        )
+    below = _one_less(profile, by_rank, k)
     (reasons if below[0] else doubts).append(below[1])
     # Where the theorem allows no more, a better fit through more says nothing about the rank.
-    doubts += _weak_dimension(fine, k) if k < bound and not autoencoder else []
+    doubts += _one_more(profile, levels, k) if k < bound and not autoencoder else []
     for rank in (k, k - 1):
         row = profile.row(rank)
-        if row is not None and profile.states[row] != "at rest":
-            how = "diverged" if profile.states[row] == "diverged" else "was still falling when its steps were used up"
-            doubts.append(f"training did not converge: at rank {rank} the loss {how}")
+        if row is not None and profile.states[row] == "diverged":
+            doubts.append(f"training did not converge: at rank {rank} the loss diverged")
     if all(supports(one, k, bound) for one in (profile, *replicas)):
         reasons += [f"{_others(len(replicas))} from another seed, split and depth agrees"] if replicas else []
     else:
@@ -274,33 +469,14 @@ def judge(
         )
     if len(baseline) < FEWEST_HELD:
         doubts.append(f"only {len(baseline)} rows or groups could be held out: at least {FEWEST_HELD} are needed")
-    most_of_all = min(level.error for level in (*levels, *finer))
     if autoencoder and k < bound:
-        left = min(level.error for level in (*levels, *finer) if level.rank == k) - most_of_all
+        left = by_rank[k].error - min(level.error for level in levels)
         reasons.append(f"further coordinates would explain {left:.2g} more: noise, or thin directions of the surface")
     reasons.append(
-        f"what explains less than about {profile.strength:.2g} of the {profile.unit} is below the resolution"
+        f"what explains less than about {profile.resolution:.2g} of the {profile.unit} is below the resolution"
     )
     verdict = "undetermined" if doubts else "determined"
     return Judgement(k, verdict, tuple(dict.fromkeys([*doubts, *reasons])))
-
-
-def pooled_rank(profiles: Sequence[RankProfile], bound: int) -> int:
-    """The smallest rank that is within the slack of the best on the average of all walks, at most ``bound``."""
-    slack = sum(profile.slack for profile in profiles) / len(profiles)
-    for k in sorted({int(rank) for profile in profiles for rank in profile.ranks}):
-        if sum(_excess(profile, k) for profile in profiles) / len(profiles) <= slack:
-            return min(k, bound)
-    return bound
-
-
-def _excess(profile: RankProfile, k: int) -> float:
-    """That of rank k; a walk that ended above it did so because more was not enough."""
-    row = profile.row(k)
-    if row is not None:
-        return float(profile.excess[row])
-    # Ranks between the used coordinates and the wide network are as good as either.
-    return 0.0 if k > profile.ranks.min() else math.inf
 
 
 def supports(replica: RankProfile, k: int, bound: int) -> bool:
@@ -308,7 +484,12 @@ def supports(replica: RankProfile, k: int, bound: int) -> bool:
     here, below = replica.row(k), replica.row(k - 1)
     if replica.chosen == k:
         return True
-    enough = k == bound or (here is not None and replica.excess[here] <= CLEAR * replica.slack)
+    enough = k == bound
+    if here is not None and not enough:
+        excess = replica.excess[here]
+        # Two trainings of one network differ by a little of what there was to learn.
+        little = below is not None and excess <= LITTLE * replica.excess[below]
+        enough = bool(excess <= CLEAR * replica.slack or little)
     return bool(enough and (below is None or replica.excess[below] > replica.slack))
 
 
@@ -336,7 +517,7 @@ def _learned_nothing(profile: RankProfile, by_rank: dict[int, Level], baseline: 
     return []
 
 
-def _one_less(profile: RankProfile, by_rank: dict[int, Level], fine: dict[int, Level], k: int) -> tuple[bool, str]:
+def _one_less(profile: RankProfile, by_rank: dict[int, Level], k: int) -> tuple[bool, str]:
     """Whether rank k − 1 is clearly worse, and how."""
     if k == 1:
         return True, "one coordinate suffices, and Y is not constant"
@@ -345,61 +526,65 @@ def _one_less(profile: RankProfile, by_rank: dict[int, Level], fine: dict[int, L
         return False, f"rank {k - 1} was not tried"
     excess, error = less.error - here.error, standard_error(less.errors - here.errors)
     tried = f"(best of {less.tries} starts)" if less.tries > 1 else ""
-    if _worse(less.errors, here.errors) and profile.excess[profile.row(k - 1)] >= CLEAR * profile.slack:
+    if _worse(less.errors, here.errors) and _clearly_apart(profile, k):
         times = _times(less.error, here.error)
         return True, f"with one coordinate less the error is {times} as large, {excess:.2g} ± {error:.1g} more {tried}"
-    if k in fine and k - 1 in fine:
-        a, b = fine[k], fine[k - 1]
-        finer, its_error = b.error - a.error, standard_error(b.errors - a.errors)
-        if b.error >= CLEAR_RATIO * a.error and _worse(b.errors, a.errors):
-            return True, (
-                f"with one coordinate less the error is {_times(b.error, a.error)} as large at a tenth of the ridge, "
-                f"{finer:.2g} ± {its_error:.1g} more {tried}"
-            )
     return False, (
         f"one coordinate less is not clearly worse: the error grows from {here.error:.3g} to {less.error:.3g} "
         f"(difference {excess:.2g} ± {error:.1g}). More samples, or less noise, would tell"
     )
 
 
-def _worse(errors: Array, others: Array) -> bool:
+def _one_more(profile: RankProfile, levels: Sequence[Level], k: int) -> list[str]:
+    """A doubt where a network through more coordinates predicts better beyond chance, though within the slack."""
+    here = next(level for level in levels if level.rank == k)
+    above = [level for level in levels if level.rank > k]
+    gains = [more for more in above if _gains(here, more, len(above))]
+    if not gains or profile.tolerance > TOLERANCE:
+        return []
+    best = min(gains, key=lambda level: level.error)
+    error = standard_error(here.errors - best.errors)
+    return [
+        f"a weak further coordinate is possible: through {best.rank} the error is {best.error:.3g}, through {k} "
+        f"{here.error:.3g} (difference {here.error - best.error:.2g} ± {error:.1g})"
+    ]
+
+
+def _worse(errors: Array, others: Array, looks: int = 1) -> bool:
     """Whether errors are larger beyond chance: their mean by three standard errors, or most rows by their ranks.
 
     A map that must tear somewhere (a circle through one coordinate) fails badly on few rows: the mean of the
-    differences is then uncertain, but nearly every row is a little worse.
+    differences is then uncertain, but nearly every row is a little worse. With several ``looks`` each must be rarer by
+    chance, so that all together are as rare as one (Bonferroni).
     """
     difference = errors - others
     if not difference.mean() > 0:
         return False
-    if difference.mean() >= SIGNIFICANT * standard_error(difference):
+    allowed = norm.sf(SIGNIFICANT) / looks
+    if difference.mean() >= norm.isf(allowed) * standard_error(difference):
         return True
     if len(difference) < FEWEST_HELD:
         return False
     _, chance = wilcoxon(difference, alternative="greater")
-    return float(chance) < CHANCE  # pyright: ignore[reportArgumentType]
+    return float(chance) < CHANCE / looks  # pyright: ignore[reportArgumentType]
 
 
-def _weak_dimension(fine: dict[int, Level], k: int) -> list[str]:
-    more = [level for rank, level in fine.items() if rank > k]
-    if k not in fine or not more:
-        return []
-    a, b = fine[k], min(more, key=lambda level: level.error)
-    if a.error < WEAK_RATIO * b.error or not _worse(a.errors, b.errors):
-        return []
-    return [
-        f"a weak further coordinate is possible: at a tenth of the ridge, a network through {b.rank} has an error of "
-        f"{b.error:.2g}, and through {k} one of {a.error:.2g}. Lower `ridge`, and raise `steps` with it, to resolve it"
-    ]
-
-
-def doubt_surface(judgement: Judgement, dimension: float, flattening: float) -> Judgement:
+def doubt_surface(judgement: Judgement, dimension: float, flattening: float, torn: float = math.inf) -> Judgement:
     """Doubt coordinates whose cloud could do with fewer: it unrolls into one less, or has far fewer dimensions.
 
-    Either number may be NaN, not known. Closed surfaces of dimension d (circles, spheres) need d + 1 coordinates. Where
-    d + 2 or more seem to be needed, as for a knot or a torus, the reason is more likely that no start unrolled it.
+    Either number may be NaN, not known; ``torn`` is the error through one coordinate less. Closed surfaces of
+    dimension d (circles, spheres) need d + 1 coordinates. Where d + 2 or more seem to be needed, as for a knot or a
+    torus, the reason is more likely that no start unrolled it.
     """
     k = judgement.rank
-    if flattening < FLAT:
+    if dimension < k - PART and torn < TORN:
+        doubt = (
+            f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
+            f"is {torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, "
+            "but is hard to flatten"
+        )
+        return Judgement(k, "undetermined", (doubt, *judgement.reasons))
+    if flattening < FLAT and not dimension > k - WHOLE:
         doubt = (
             f"the {k} coordinates lie on a surface that unrolls into {k - 1}, yet no network through {k - 1} was found "
             "that does as well: the surface may be too winding for these samples"

@@ -18,6 +18,7 @@ from isthmus._errors import DataError, IsthmusError
 from isthmus._settings import Settings
 from isthmus._tablevalues import as_moments
 from isthmus.discovery._columns import Names
+from isthmus.discovery._units import Choice, choose_units
 from isthmus.objective import constant_cost
 
 Array = NDArray[np.float64]
@@ -53,7 +54,11 @@ class Data:
     @torch.no_grad()
     def errors(self, net: Callable[[Tensor], Tensor]) -> NDArray[np.float64]:
         """Squared error (or log loss) of each held-out row relative to a constant's; of each cluster of rows."""
-        return self._by_cluster(self._losses(self.held_outputs(net)))
+        return self.errors_of(self.held_outputs(net))
+
+    def errors_of(self, outputs: Tensor) -> NDArray[np.float64]:
+        """The same of given outputs at the held-out rows."""
+        return self._by_cluster(self._losses(outputs))
 
     @torch.no_grad()
     def held_outputs(self, net: Callable[[Tensor], Tensor]) -> Tensor:
@@ -110,6 +115,7 @@ class RankTask:
     why: str
     notes: tuple[str, ...]
     settings: Settings
+    units: Choice
 
     @property
     def autoencoder(self) -> bool:
@@ -120,8 +126,8 @@ class RankTask:
         """The ``index``-th division, scaled by its training rows, thinned to ``max_samples`` on either side."""
         rng = np.random.default_rng([self.settings.seed, index, 1])
         train, held = (self._thinned(rows, rng) for rows in self.splits(index))
-        inputs = Scaling.fit(self.X[train], COLUMNS, self.settings.units)
-        outputs = outputs_of(self.Y[train], self.settings.loss, self.settings.units)
+        inputs = Scaling.fit(self.X[train], COLUMNS, self.units.inputs, self.units.kept)
+        outputs = outputs_of(self.Y[train], self.settings.loss, self.units.outputs)
         Y = outputs(self.Y[train])
         classes = self.settings.loss == "cross_entropy"
         variance = constant_cost(torch.from_numpy(Y), self.settings.loss) if classes else float((Y**2).sum() / len(Y))
@@ -162,7 +168,7 @@ def make_task(
 
     For ``loss="cross_entropy"`` Y are rows of 0 and 1; every class is then divided for itself.
     """
-    who, units, classes = "discover", settings.units, settings.loss == "cross_entropy"
+    who, classes = "discover", settings.loss == "cross_entropy"
     codes, moments = _codes(who, groups, len(X)), None if time is None else moments_of(who, time, len(X))
     # Rows named by `cv` must stay where they are.
     own_rows = cv is None or isinstance(cv, (int, np.integer))
@@ -179,20 +185,26 @@ def make_task(
     when = None if moments is None else moments[order]
     labels = Y.argmax(axis=1).astype(np.int64) if classes else None
     splits = Splits(who, X, Y, cv=cv, groups=codes, unit=unit, time=when, seed=settings.seed, labels=labels)
-    scaling_in, scaling_out = Scaling.fit(X, COLUMNS, units), outputs_of(Y, settings.loss, units)
+    if settings.units == "auto" and not (X.shape == Y.shape and np.array_equal(X, Y)):
+        units = choose_units(X, Y, codes, settings.seed, COLUMNS)
+    else:
+        plain = "own" if settings.units == "auto" else settings.units
+        units = Choice(plain, plain, None, ())
+    scaling_in = Scaling.fit(X, COLUMNS, units.inputs, units.kept)
+    scaling_out = outputs_of(Y, settings.loss, units.outputs)
     along = 0.0
     if groups is None and time is None and not (classes and _sorted(Y[np.argsort(order)])):
         along = _autocorrelation(scaling_out(Y)[np.argsort(order)])
     bound, why = _bound(scaling_in(X), scaling_out(Y), classes)
     names = names or (tuple(f"x{i}" for i in range(X.shape[1])), tuple(f"y{i}" for i in range(Y.shape[1])))
-    notes = _notes(scaling_in, scaling_out, X, Y, names)
+    notes = _notes(scaling_in, scaling_out, X, Y, names, units)
     if along > CORRELATED:
         notes += (
             f"neighbouring rows of Y resemble each other (correlation {along:.2f}): if they are a series, held-out "
             "rows are not new; pass `time` or `groups`",
         )
     notes += notes_on(Y, names[1]) if classes else ()
-    return RankTask(X, Y, codes, splits, bound, why, notes, settings)
+    return RankTask(X, Y, codes, splits, bound, why, notes, settings, units)
 
 
 def outputs_of(Y: Array, loss: str, units: str = "own") -> Scaling:
@@ -243,8 +255,8 @@ def _dimensions(count: int) -> str:
     return "1 dimension" if count == 1 else f"{count} dimensions"
 
 
-def _notes(inputs: Scaling, outputs: Scaling, X: Array, Y: Array, names: Names) -> tuple[str, ...]:
-    notes = []
+def _notes(inputs: Scaling, outputs: Scaling, X: Array, Y: Array, names: Names, units: Choice) -> tuple[str, ...]:
+    notes = list(units.notes)
     for scaling, A, what, own in zip((inputs, outputs), (X, Y), ("input", "output"), names):
         count = int(scaling.constant.sum())
         if count:
@@ -257,7 +269,7 @@ def _notes(inputs: Scaling, outputs: Scaling, X: Array, Y: Array, names: Names) 
                     f"; {moving} of them varies by less than {CONSTANT:g} of its size, which is taken for rounding: "
                     "if it is not, subtract the offset before"
                 )
-        if scaling.axes is not None:
+        if scaling.axes is not None and (units.kept is None or scaling is not inputs):
             notes.append(
                 f"{len(scaling.shift)} {what} columns rotated onto {len(scaling.axes)} principal axes "
                 f"with {scaling.share:.4%} of the variance"
@@ -284,7 +296,7 @@ def _codes(who: str, groups: Any, rows: int) -> Rows | None:
     values = np.asarray(groups)
     if values.shape != (rows,):
         fail(who, f"`groups` must have {rows} entries, one for each row", values.shape, "Align it.", error=DataError)
-    lost = int(pd.isna(values).sum())
+    lost = int(pd.isna(values).sum()) + int(np.ma.count_masked(groups))
     if lost:
         fail(who, "`groups` must not be missing", f"{lost} missing of {rows}", "Fill them in.", error=DataError)
     return np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1].astype(
@@ -451,6 +463,9 @@ def _pair(who: str, pair: Any, rows: int) -> tuple[Rows, Rows]:
 #: A column that varies by less than this share of its size is constant: what is left of it is rounding.
 CONSTANT = 1e-13
 
+#: Columns of one unit, such as pixels, are rotated from this number on; axes with this share of variance are left out.
+SIMILAR, NEGLIGIBLE = 32, 1e-6
+
 #: Singular values below this share of the largest are no direction of the data.
 NO_DIRECTION = 1e-9
 
@@ -480,8 +495,11 @@ class Scaling:
     share: float = 1.0
 
     @staticmethod
-    def fit(A: Array, limit: int, units: str = "own") -> Scaling:
-        """Learn the scaling from the rows of ``A``; with ``units="common"`` all columns are divided by one number."""
+    def fit(A: Array, limit: int, units: str = "own", kept: Rows | None = None) -> Scaling:
+        """Learn the scaling from the rows of ``A``; with ``units="common"`` all columns are divided by one number.
+
+        With ``kept`` only these columns are left, as they are: their axes are unit vectors.
+        """
         # Divided by their size first: squares of very large or small numbers leave the range of float64.
         size = np.abs(A).max(axis=0)
         size = np.where(size > 0, size, 1.0)
@@ -492,10 +510,16 @@ class Scaling:
             largest = scale[~constant].max()
             scale = np.where(constant, 1.0, largest * np.sqrt(((scale[~constant] / largest) ** 2).mean()))
         plain = Scaling(mean * size, scale, None, constant)
-        if A.shape[1] <= limit:
+        if kept is not None:
+            return Scaling(plain.shift, plain.scale, np.eye(A.shape[1])[kept], constant)
+        if A.shape[1] <= (limit if units == "own" else SIMILAR):
             return plain
         _, s, axes = np.linalg.svd(plain(A), full_matrices=False)
         count = max(1, min(limit, int((s > NO_DIRECTION * s[0]).sum())))
+        if units == "common":
+            # Of pictures few axes hold nearly everything, and the rest would only take time.
+            left = 1.0 - np.cumsum(s**2) / max((s**2).sum(), 1e-300)
+            count = min(count, 1 + int((left > NEGLIGIBLE).sum()))
         share = float((s[:count] ** 2).sum() / max((s**2).sum(), 1e-300))
         return Scaling(plain.shift, plain.scale, axes[:count], constant, share)
 

@@ -6,14 +6,16 @@ import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from isthmus import files
@@ -21,11 +23,12 @@ from isthmus._atomic import check_writable
 from isthmus._checks import fail
 from isthmus._errors import IsthmusError
 from isthmus._inside import Inside, clear_remains
-from isthmus._progress import Progress
+from isthmus._progress import Progress, Quiet
 from isthmus._settings import Settings
 from isthmus.discovery._fits import Fit, narrow, quasi_newton_fit, unroll, weigh
 from isthmus.discovery._task import Data
-from isthmus.networks import FullyConnected
+from isthmus.networks import FullyConnected, SmoothNetwork
+from isthmus.networks._direct import use_threads
 from isthmus.networks._network import from_parts, to_parts
 from isthmus.training import Phase
 
@@ -44,13 +47,23 @@ COLLAPSED = 0.95
 #: Neurons that a layer has even if there are fewer samples.
 FEWEST_NEURONS = 16
 
-#: Share of the best error by which another may exceed it, beside λ/2.
-TOLERANCE = 0.1
+#: Rows of a mini-batch, and how many times `steps` mini-batches there are at most: with more rows, batches are larger.
+BATCH, MOST_BATCHES = 64, 30
+
+#: Share of the best error by which another may exceed it, beside λ/2: where the error is what the data leave, and where
+#: it still falls with the ridge, so that it is how well networks approximate, which differs from one to the next.
+TOLERANCE, ROUGH = 0.1, 0.5
+
+#: Passes over the rows of a network that begins anew at a rank where the walk may have missed a better one.
+MORE_PASSES = 2.0
+
+#: The walk begins where the wide network can be cut, without training, at this many times the slack more error.
+CUT = 3.0
 
 
-def slack(best: float, strength: float) -> float:
+def slack(best: float, strength: float, tolerance: float = TOLERANCE) -> float:
     """How far an error may exceed the best one and still count as equal, at the ridge λ."""
-    return TOLERANCE * best + 0.5 * strength
+    return tolerance * best + 0.5 * strength
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +84,14 @@ class Context:
     seed : int
     name : str
         Of the walk.
+    tolerance : float
+        Share of the best error by which another may exceed it.
+    finest : float
+        What explains less than this share is not looked for, however small the ridge.
+    smooth : bool
+        Whether activations are SiLU.
+    n_jobs : int
+        Processes for trainings that do not depend on each other.
     """
 
     data: Data
@@ -81,15 +102,28 @@ class Context:
     strength: float
     seed: int
     name: str = "main"
+    tolerance: float = TOLERANCE
+    finest: float = 0.0
+    smooth: bool = True
+    n_jobs: int = 1
+
+    def alone(self) -> Context:
+        """What a training needs of it in another process: no folder, nothing to show."""
+        return dataclasses.replace(self, stages=Stages(None, ""), bar=Quiet())
+
+    @property
+    def resolution(self) -> float:
+        """What explains about this share of what there is to explain counts."""
+        return max(self.strength, self.finest)
+
+    def slack(self, best: float) -> float:
+        """How far an error may exceed the best one and still count as equal."""
+        return slack(best, self.resolution, self.tolerance)
 
     @property
     def ridge(self) -> float:
         """What multiplies ‖θ‖²."""
         return self.strength * self.data.variance / self.depth
-
-    def finer(self) -> Context:
-        """The same at a tenth of the ridge, where smaller differences show."""
-        return dataclasses.replace(self, strength=0.1 * self.strength)
 
     def fit(self, net: FullyConnected, steps: int, offset: int = 0, **options: Any) -> Fit:
         """Train ``net`` in place on the training rows, from the seed that lies ``offset`` further."""
@@ -103,8 +137,8 @@ class Context:
 class Level:
     """The best network found through ``rank`` coordinates, and its held-out errors.
 
-    ``start`` is ``"fresh"``, ``"narrowed"`` or ``"unrolled"``; ``tries`` counts the starts compared, by regularised
-    loss on the training rows. ``shares`` are what each coordinate moves at the outputs.
+    ``start`` is ``"fresh"`` (the wide network), ``"narrowed"``, ``"anew"``, ``"unrolled"`` or ``"ring"``;
+    ``tries`` counts the starts compared on the training rows. ``shares`` are what each coordinate moves at the outputs.
     """
 
     rank: int
@@ -121,7 +155,13 @@ class Level:
 
 
 def walk(
-    context: Context, highest: int, *, bound: int | None = None, down_to: int = 1, to_the_end: bool = True
+    context: Context,
+    highest: int,
+    *,
+    begin: Level | None = None,
+    bound: int | None = None,
+    down_to: int = 1,
+    to_the_end: bool = True,
 ) -> list[Level]:
     """A wide level, then those from ``highest`` down; past the first rank that does not suffice only if ``to_the_end``.
 
@@ -129,7 +169,7 @@ def walk(
     each level starts from the one above it, its least important coordinate removed. The first level that does worse is
     tried again from an unrolled surface and trained longer, because it is the one on which the answer hangs. At the
     rank ``bound`` it does not: by theorem that one suffices, however much better the wide network predicts; where
-    it does, another is trained from random weights.
+    it does, another is trained from random weights. ``begin`` is a wide level that is there already.
     """
     data, bar, each = context.data, context.bar, context.settings.steps
 
@@ -138,18 +178,12 @@ def walk(
 
     def worse(found: Fit) -> bool:
         """Whether it predicts held-out rows less well than the best level so far."""
-        return bool(data.errors(found.network).mean() - best > slack(best, context.strength))
+        return bool(data.errors(found.network).mean() - best > context.slack(best))
 
-    wide = max(WIDE, highest + 1)
-    first = stage("wide", lambda: _fresh(context, wide))
-    if not np.isfinite(data.errors(first.network)).all():
-        do = "Lower `init_scale`, `learning_rate` or `depth`."
-        fail("discover", "the first network must have finite outputs", "overflow", do)
-    levels = [_level(data, wide, first, "fresh", 1)]
+    levels = [wide_level(context, highest) if begin is None else begin]
     best = levels[0].error
-    bar.advance(context.settings.from_random, error=best)
     used = int((levels[0].shares > UNUSED).sum())
-    rank = max(min(used, highest), down_to)
+    rank = max(min(_cut_to(context, levels[0], used), highest), down_to)
     failed = False
     while rank >= down_to:
         above = levels[-1].fit.network
@@ -157,35 +191,25 @@ def walk(
         found = stage(f"{rank}", lambda: context.fit(narrow(above, data.X, rank), steps, rank))  # noqa: B023
         start, tries = "narrowed", 1
         bar.advance(steps)
-        if len(levels) == 1 and rank < used and worse(found):
-            # Many coordinates went at once: one by one they take less with them.
-            gentle = above
-            for more in range(min(used - 1, rank + MOST_EXTRA), rank - 1, -1):
-                start_there = narrow(gentle, data.X, more)
-                other = stage(f"{more}-by-one", lambda: context.fit(start_there, each, more))  # noqa: B023
-                gentle = other.network
-                bar.advance(each)
-                if more == rank and other.loss < found.loss:
-                    found = other
-            tries = 2
+        if len(levels) == 1 and rank < min(used, highest) and worse(found):
+            # Too many coordinates went at once.
+            rank = min(rank + 2, used, highest)
+            continue
         if rank == bound and worse(found):
             # By theorem so many suffice: this one has torn on its way down, as one that begins with so many need not.
             other = stage(f"{rank}-anew", lambda: _fresh(context, rank, rank))  # noqa: B023
-            bar.advance(context.settings.from_random)
+            bar.advance(context.settings.first)
             tries += 1
             if other.loss < found.loss:
                 again = copy.deepcopy(other.network)
                 longer = stage(f"{rank}-settled", lambda: context.fit(again, 2 * each, 200 + rank))  # noqa: B023
                 bar.advance(2 * each)
-                found, start = (longer if longer.loss < other.loss else other), "fresh"
+                found, start = (longer if longer.loss < other.loss else other), "anew"
         if not failed and rank != bound and worse(found):
-            other = stage(f"{rank}-unrolled", lambda: _unrolled(context, above, rank, found))  # noqa: B023
-            if other.loss < found.loss:
-                found, start = other, "unrolled"
-            longer = stage(f"{rank}-longer", lambda: context.fit(copy.deepcopy(found.network), each, 100 + rank))  # noqa: B023
-            found, tries = (longer if longer.loss < found.loss else found), tries + 2
+            other = stage(f"{rank}-longer", lambda: _stirred(context, found.network, rank))  # noqa: B023
+            found, tries = (other if other.loss < found.loss else found), tries + 1
             failed = worse(found)
-            bar.advance(3 * each)
+            bar.advance(2 * each)
         levels.append(_level(data, rank, found, start, tries))
         best = min(best, levels[-1].error)
         bar.advance(0, rank=rank, error=levels[-1].error)
@@ -195,26 +219,81 @@ def walk(
     return levels
 
 
-def refine(context: Context, levels: list[Level]) -> list[Level]:
-    """The same levels after further training at a tenth of the ridge, where smaller differences show."""
-    return [train_further(context.finer(), level, f"{context.name}-{level.rank}-fine") for level in levels]
+def wide_level(context: Context, highest: int) -> Level:
+    """A network through more coordinates than are needed, trained from random weights."""
+    wide = max(WIDE, highest + 1)
+    found = context.stages.get(f"{context.name}-wide", lambda: _fresh(context, wide))
+    if not np.isfinite(context.data.errors(found.network)).all():
+        do = "Lower `init_scale`, `learning_rate` or `depth`."
+        fail("discover", "the first network must have finite outputs", "overflow", do)
+    level = _level(context.data, wide, found, "fresh", 1)
+    context.bar.advance(context.settings.first, error=level.error)
+    return level
 
 
-def wide_and_fine(context: Context) -> Level:
-    """A wide network trained from the start at a tenth of the ridge: what the walk's ridge had removed may be in it."""
-    return wide_level(context.finer(), f"{context.name}-wide-fine", offset=WIDE)
+def wide_again(context: Context, name: str, passes: float) -> Level:
+    """Another one, trained so many times as long."""
+    wide = WIDE
+    found = context.stages.get(f"{context.name}-{name}", lambda: _fresh(context, wide, WIDE, passes))
+    context.bar.advance(context.settings.first)
+    return _level(context.data, wide, found, "fresh", 1)
 
 
-def wide_level(context: Context, name: str, offset: int = 0) -> Level:
-    """A network through WIDE coordinates, more than are needed, trained from random weights; kept as ``name``."""
-    found = context.stages.get(name, lambda: _fresh(context, WIDE, offset))
-    context.bar.advance(context.settings.from_random)
-    return _level(context.data, WIDE, found, "fresh", 1)
+def _cut_to(context: Context, wide: Level, used: int) -> int:
+    """The rank to begin with: one more than the least to which the network can be cut at not much more error."""
+    data, net = context.data, wide.fit.network
+    allowed = wide.error + CUT * context.slack(wide.error)
+    for rank in range(1, used):
+        if data.errors(narrow(net, data.X, rank)).mean() <= allowed:
+            return rank + 1
+    return used
+
+
+def closer_starts(context: Context, level: Level, above: Level | None) -> dict[str, Callable[[], Fit]]:
+    """Name of the start → further trainings at the rank of a level.
+
+    Levels that are compared should have been trained alike: what a walk hands down may be in a worse valley at one
+    rank than at the next. With the level ``above`` also one that begins with its surface, unrolled.
+    """
+    rank, context = level.rank, context.alone()
+    starts: dict[str, Callable[[], Fit]] = {"anew": lambda: _fresh(context, rank, 500 + rank, MORE_PASSES)}
+    if above is not None:
+        starts["unrolled"] = lambda: _unrolled(context, above.fit.network, rank, level.fit)
+        starts["ring"] = lambda: _unrolled(context, above.fit.network, rank, level.fit, ring=True)
+    return starts
+
+
+def best_of(context: Context, level: Level, others: dict[str, Fit]) -> Level:
+    """The level with the best fit: the training decides, held-out rows must not.
+
+    That is the one of least loss; where errors are approximations and the ridge is small, of least cost.
+    """
+    by = "loss" if context.tolerance <= TOLERANCE else "cost"
+    start, fit = min([(level.start, level.fit), *others.items()], key=lambda item: getattr(item[1], by))
+    return _level(context.data, level.rank, fit, start, level.tries + len(others))
+
+
+def alone(context: Context, ranks: Sequence[int]) -> dict[int, Callable[[], Fit]]:
+    """Rank → training from random weights at that rank."""
+    context = context.alone()
+    return {rank: lambda rank=rank: _fresh(context, rank, rank, MORE_PASSES) for rank in ranks}
+
+
+def level_of(context: Context, rank: int, fit: Fit, start: str) -> Level:
+    """A network trained alone, with its held-out errors."""
+    return _level(context.data, rank, fit, start, 1)
+
+
+def _stirred(context: Context, net: FullyConnected, rank: int) -> Fit:
+    """A copy trained further: by passes of Adam, which leave the valley it is in, and again to rest."""
+    settings = context.settings
+    before = _passes(context, 0.5 * settings.learning_rate)
+    return context.fit(copy.deepcopy(net), 2 * settings.steps, 100 + rank, before=before)
 
 
 def train_further(context: Context, level: Level, name: str) -> Level:
     """The same level after further training at the ridge of ``context``; kept as ``name``."""
-    steps = context.settings.steps
+    steps = 2 * context.settings.steps
     found = context.stages.get(name, lambda: context.fit(copy.deepcopy(level.fit.network), steps, level.rank))
     context.bar.advance(steps)
     return _level(context.data, level.rank, found, level.start, level.tries)
@@ -225,41 +304,68 @@ def _level(data: Data, rank: int, found: Fit, start: str, tries: int) -> Level:
     return Level(rank, found, data.errors(found.network), start, tries, shares)
 
 
-def _fresh(context: Context, rank: int, offset: int = 0) -> Fit:
-    """The widest network, from random weights; from larger ones if these were so small that nothing was learned."""
+def _fresh(context: Context, rank: int, offset: int = 0, passes: float = 1.0) -> Fit:
+    """A network from random weights; from larger ones if these were so small that nothing was learned."""
     scale = context.settings.init_scale
-    found = _from_random(context, rank, offset, scale)
+    found = _from_random(context, rank, offset, scale, passes)
     if found.cost > COLLAPSED and scale < 1.0:
         # Through many layers small weights are as good as none: the ridge then removes them before they have learned.
-        found = _from_random(context, rank, offset, 1.0)
+        found = _from_random(context, rank, offset, 1.0, passes)
     return found
 
 
-def _from_random(context: Context, rank: int, offset: int, scale: float) -> Fit:
+def _from_random(context: Context, rank: int, offset: int, scale: float, passes: float) -> Fit:
     data, settings = context.data, context.settings
     # More neurons than samples would only take time.
     hidden = [min(settings.width, max(FEWEST_NEURONS, len(data.X)))] * (context.depth // 2 - 1)
-    net = FullyConnected.hourglass(
+    family = SmoothNetwork if context.smooth else FullyConnected
+    net = family.hourglass(
         [data.X.shape[1], *hidden, rank],
         [rank, *hidden, data.Y.shape[1]],
         init_scale=scale,
         dtype=data.X.dtype,
         generator=torch.Generator().manual_seed(context.seed + offset),
     )
-    warm = [Phase("scale", 1), Phase("adam", settings.warm, settings.learning_rate, ridge_start=0.1, ridge_end=0.1)]
-    return context.fit(net, settings.first, offset, rise=settings.rise, before=warm)
+    before = [Phase("scale", 1), *_passes(context, settings.learning_rate, passes)]
+    return context.fit(net, settings.first, offset, before=before)
 
 
-def _unrolled(context: Context, above: FullyConnected, rank: int, otherwise: Fit) -> Fit:
+def _passes(context: Context, rate: float, times: float = 1.0) -> list[Phase]:
+    """Adam in mini-batches, which finds better valleys than quasi-Newton steps from random weights."""
+    rows, settings = len(context.data.X), context.settings
+    most = MOST_BATCHES * settings.steps
+    batch = max(BATCH, -(-rows * settings.passes // most))
+    steps = round(times * min(most, settings.passes * max(1, -(-rows // BATCH))))
+    return [Phase("adam", steps, rate, batch_size=min(batch, rows), anneal=True)]
+
+
+def _unrolled(context: Context, above: FullyConnected, rank: int, otherwise: Fit, *, ring: bool = False) -> Fit:
     data, steps, seed = context.data, context.settings.steps, context.seed + rank
-    net = unroll(above, data.X, data.Y, context.ridge, rank, steps=steps, seed=seed, loss=data.loss)
-    return otherwise if net is None else context.fit(net, steps, rank)
+    net = unroll(above, data.X, data.Y, context.ridge, rank, steps=2 * steps, seed=seed, loss=data.loss, ring=ring)
+    return otherwise if net is None else context.fit(net, 2 * steps, rank)
 
 
 # ---- What has been trained so far, kept in a folder: a killed discovery continues from there to the same answer
 
 
 _KIND = "discovery stage"
+
+Result = TypeVar("Result")
+
+
+def in_parallel(tasks: Sequence[Callable[[], Result]], n_jobs: int) -> Iterator[Result]:
+    """Results in the order of the tasks, which are begun at once; each process computes with one thread."""
+    if n_jobs == 1:
+        return map(one_thread, tasks)
+    # loky's processes are kept: only the first call waits for their imports. Ray's or Dask's backend may be set.
+    found: Any = Parallel(n_jobs=n_jobs, return_as="generator")(delayed(one_thread)(task) for task in tasks)
+    return found
+
+
+def one_thread(task: Callable[[], Result]) -> Result:
+    """What the task gives, computed by one thread: then it does not depend on how many there are."""
+    with threadpool_limits(1), use_threads(1):
+        return task()
 
 
 def identity_of(settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
@@ -296,6 +402,17 @@ class Stages:
             self.write(name, found)
         return found
 
+    def get_all(self, wanted: dict[str, Callable[[], Fit]], n_jobs: int) -> list[Fit]:
+        """The fits of these names, which do not depend on each other: by joblib, in so many processes."""
+        found = {name: self.read(name) for name in wanted}
+        missing = [name for name, fit in found.items() if fit is None]
+        fits = in_parallel([wanted[name] for name in missing], n_jobs)
+        # Each is kept as soon as it is there.
+        for name, fit in zip(missing, fits):
+            self.write(name, fit)
+            found[name] = fit
+        return [fit for fit in found.values() if fit is not None]
+
     def read(self, name: str) -> Fit | None:
         """The fit, or None if it is not there, damaged, or of another discovery."""
         path = self._path(name)
@@ -322,7 +439,7 @@ class Stages:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         config, tensors = to_parts(fit.network)
         numbers = {"network": config, **{key: repr(getattr(fit, key)) for key in ("cost", "loss", "norm", "rest")}}
-        numbers |= {"state": fit.state, "waist": fit.network.waist}
+        numbers |= {"state": fit.state, "family": type(fit.network).__name__}
         metadata = {"kind": _KIND, "identity": self.identity, "name": name, "numbers": json.dumps(numbers)}
         files.write_tensors(path, tensors, metadata)
 
@@ -338,6 +455,7 @@ class Stages:
 
 
 def _build(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Fit:
-    net = from_parts(FullyConnected, numbers["network"], tensors)
+    family = SmoothNetwork if numbers["family"] == SmoothNetwork.__name__ else FullyConnected
+    net = from_parts(family, numbers["network"], tensors)
     cost, loss, norm, rest = (float(numbers[key]) for key in ("cost", "loss", "norm", "rest"))
     return Fit(net, cost, loss, norm, rest, str(numbers["state"]))

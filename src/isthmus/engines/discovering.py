@@ -17,7 +17,7 @@ from isthmus.experiments._experiment import plain_scalars
 from isthmus.runs import Outcome, Run, provenance
 
 #: The arrays that a task of discover may have.
-ROLES = ("X", "Y", "groups", "time")
+ROLES = ("X", "Y", "groups", "time", "na_values")
 
 
 def digest(data: Mapping[str, np.ndarray]) -> str:
@@ -38,7 +38,7 @@ def discover_run(parameters: Mapping[str, Any], data: Mapping[str, np.ndarray]) 
     parameters : mapping
         Every setting of discover, and ``data``, the :func:`digest` of the arrays.
     data : mapping of str to ndarray
-        ``X``, ``Y`` (the same array as X asks for an autoencoder), and ``groups`` and ``time`` where there are any.
+        ``X``, ``Y`` (the same array as X asks for an autoencoder), and ``groups``, ``time`` and ``na_values`` if any.
     """
     if parameters.get("data") != digest(data):
         do = "Send the arrays that the configuration was made for."
@@ -48,7 +48,8 @@ def discover_run(parameters: Mapping[str, Any], data: Mapping[str, np.ndarray]) 
     # What tells discover an autoencoder is identity, which is lost between processes.
     same = X if X.shape == Y.shape and X.dtype == Y.dtype and np.array_equal(X, Y, equal_nan=True) else Y
     options = {name: parameters[name] for name in KINDS}
-    found = discover(X, same, groups=data.get("groups"), time=data.get("time"), **options)
+    more = {name: data[name] for name in ROLES[2:] if name in data}
+    found = discover(X, same, **more, **options)
     source = provenance(
         seed=parameters["seed"], dtype="float32", started=began, seconds=round(time.perf_counter() - clock, 3)
     )

@@ -160,9 +160,8 @@ class BottleneckAutoencoder(Bottleneck):
         Settings.check("BottleneckAutoencoder", "units", self.units)
         noise = check_number("BottleneckAutoencoder", "noise", self.noise, low=0.0)
         X = self._validated(X, ensure_min_samples=2)
-        target = X if self.missing == "error" else _filled(X)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(X.shape[1])])
-        return self._discover(X, target, groups=groups, time=time, input_noise=noise, target_names=names)
+        return self._discover(X, X, groups=groups, time=time, input_noise=noise, target_names=names)
 
     def _take(self) -> None:
         super()._take()
@@ -203,7 +202,7 @@ class BottleneckAutoencoder(Bottleneck):
         Mean and units are those of the fit; the mean alone scores 0.
         """
         X = self._checked(X)
-        target = X if self.discovery_.fill is None else np.where(np.isnan(X), self.discovery_.fill, X)
+        target = self._mended(X)
         mean, scale = self._scaling()
         left = (((target - self.discovery_.predict(X)) / scale) ** 2).sum()
         whole = (((target - mean) / scale) ** 2).sum()
@@ -220,7 +219,11 @@ class BottleneckAutoencoder(Bottleneck):
     def jacobian(self, X: Any) -> Array:
         """J of h∘g at the rows of X, (n, n_features, n_features), in the units of X."""
         X = self._checked(X)
-        return self._jacobian(X if self.discovery_.fill is None else np.where(np.isnan(X), self.discovery_.fill, X))
+        return self._jacobian(self._mended(X))
+
+    def _mended(self, X: Array) -> Array:
+        """Checked rows as the maps take them: without gaps, gross outliers limited as in the fit."""
+        return self.discovery_.mending("BottleneckAutoencoder", X, self.discovery_.feature_names)
 
     def _jacobian(self, X: Array) -> Array:
         if self.rank_ == 0:
@@ -257,21 +260,12 @@ class BottleneckAutoencoder(Bottleneck):
         tangents, noisy, projection : optional
             As in :func:`isthmus.measures.denoising`.
         """
-        X = self._checked(X)
-        X = X if self.discovery_.fill is None else np.where(np.isnan(X), self.discovery_.fill, X)
+        X = self._mended(self._checked(X))
         whole = nn.Sequential(self.encoder_, self.decoder_)
         found = denoising(whole, X, tangents=tangents, noisy=noisy, projection=projection)
         size = torch.from_numpy(np.sqrt((self._jacobian(X) ** 2).sum(axis=(1, 2))))
         # The zero map is a projection too.
         return AutoencoderDenoising(**vars(found), relative=found.projection / size.clamp_min(1e-300))
-
-
-def _filled(X: Array) -> Array:
-    """Gaps filled as `discover` fills them: outputs must be known. A column of gaps is left for it to refuse."""
-    lost = np.isnan(X)
-    if not lost.any() or lost.all(axis=0).any():
-        return X
-    return np.where(lost, np.nanmedian(X, axis=0), X)
 
 
 def _to_parts(model: BottleneckAutoencoder) -> tuple[dict[str, Any], dict[str, Tensor]]:

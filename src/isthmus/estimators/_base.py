@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import Tensor
 
-from isthmus._checks import fail
+from isthmus._checks import fail, without_mask
 from isthmus._settings import KINDS, Settings
 from isthmus.discovery import Discovery, discover
 from isthmus.discovery._columns import holds_dates, refuse_columns
@@ -135,8 +135,8 @@ class Bottleneck(TransformerMixin, BaseEstimator):
 
 
 def _detached(value: Any) -> Any:
-    """A tensor as NumPy takes it; anything else as it is."""
-    return value.detach().cpu() if isinstance(value, Tensor) else value
+    """A tensor as NumPy takes it, a masked array with NaN where it is masked; anything else as it is."""
+    return value.detach().cpu() if isinstance(value, Tensor) else without_mask(value)
 
 
 def _without_na(X: Any) -> Any:

@@ -6,9 +6,11 @@ from isthmus.networks._kernel_ridge import KernelRidge
 from isthmus.networks._leaky_resnet import LeakyResNet, LeakyStep
 from isthmus.networks._network import Layer, Network
 from isthmus.networks._reading import from_torch
-from isthmus.networks._standardized import Standardized
+from isthmus.networks._smooth import SmoothNetwork
+from isthmus.networks._standardized import FAMILIES, Standardized
 
 __all__ = [
+    "FAMILIES",
     "ConvolutionalNet",
     "ConvolutionalTrace",
     "FullyConnected",
@@ -17,6 +19,7 @@ __all__ = [
     "LeakyResNet",
     "LeakyStep",
     "Network",
+    "SmoothNetwork",
     "Standardized",
     "from_torch",
 ]

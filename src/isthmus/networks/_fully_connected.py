@@ -20,6 +20,8 @@ from isthmus.networks._network import Network
 from isthmus.networks._rescaling import least_norm
 from isthmus.trace import Trace, activate, activation_derivative
 
+Parts = tuple[Tensor, ...]
+
 #: A limit against typing errors and hostile files, far above any fully connected network.
 MAX_WIDTH = 2**24
 
@@ -255,8 +257,7 @@ class FullyConnected(Network):
             inputs = inputs.clone()  # a trace is frozen: later changes of X must not reach it
         Ws = tuple(W.detach().to(kind, copy=True) for W in self.weights)
         bs = tuple(b.detach().to(kind, copy=True) for b in self.bs)
-        how: dict[str, Any] = {"slopes": self.slopes, "bias": self.bias, "linear": self.linear}
-        preactivations, activations = propagate(Ws, bs, inputs, **how)
+        preactivations, activations = self._propagated(Ws, bs, inputs)
         for ell, Z in enumerate(preactivations, start=1):
             if not bool(torch.isfinite(Z).all()):
                 fail(
@@ -266,10 +267,15 @@ class FullyConnected(Network):
                     f"Check the weights up to layer {ell}, or scale X.",
                     error=DataError,
                 )
+        return self._trace_of(Ws, bs, tuple(preactivations), tuple(activations), eps=torch.finfo(own.dtype).eps)
+
+    def _propagated(self, Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        return propagate(Ws, bs, X, slopes=self.slopes, bias=self.bias, linear=self.linear)
+
+    def _trace_of(self, Ws: Parts, bs: Parts, preactivations: Parts, activations: Parts, eps: float) -> Trace:
         slope = self._slope if self._slope is not None and not any(self.linear) else self.slopes
         linear = self.linear if any(self.linear) else ()
-        eps = torch.finfo(own.dtype).eps
-        return Trace(Ws, bs, tuple(preactivations), tuple(activations), slope, self.bias, eps, linear)
+        return Trace(Ws, bs, preactivations, activations, slope, self.bias, eps, linear)
 
     def to_torch(self) -> nn.Sequential:
         """An ``nn.Sequential`` of Linear and ReLU/LeakyReLU/Identity computing the same function (β folded
@@ -379,25 +385,25 @@ class FullyConnected(Network):
             )
         return min(free, key=lambda ell: self.dims[ell])
 
-    def encoder(self) -> FullyConnected:
+    def encoder(self) -> Self:
         """g, a copy of what comes before the waist."""
         return self.part(0, self.waist)
 
-    def decoder(self) -> FullyConnected:
+    def decoder(self) -> Self:
         """h, a copy of what follows the waist."""
         return self.part(self.waist, self.depth)
 
-    def part(self, start: int, stop: int) -> FullyConnected:
+    def part(self, start: int, stop: int) -> Self:
         """Layers ``start`` + 1 … ``stop``, a copy."""
         slopes, linear = self.slopes[start : stop - 1], self.linear[start : stop - 1]
         # Between networks of one slope there is one, also where no layer is left to have it.
         beside = {a for a in self.slopes if a != 1.0} or {1.0}
         slope = slopes if len(set(slopes)) > 1 or len(beside) > 1 else (slopes[0] if slopes else beside.pop())
         bs = list(self.biases)[start:stop] or None
-        return FullyConnected.from_weights(self.Ws[start:stop], bs, slope=slope, bias=self.bias, linear=linear)
+        return type(self).from_weights(self.Ws[start:stop], bs, slope=slope, bias=self.bias, linear=linear)
 
     @torch.no_grad()
-    def merged(self) -> FullyConnected:
+    def merged(self) -> Self:
         """The same function with one layer less: the weights at the waist multiplied."""
         m = self.waist
         Ws, bs = [W.detach() for W in self.weights], [b.detach() for b in self.bs]
@@ -407,7 +413,7 @@ class FullyConnected(Network):
         weights = [*Ws[: m - 1], joint, *Ws[m + 1 :]]
         slopes, linear = self.slopes[: m - 1] + self.slopes[m:], self.linear[: m - 1] + self.linear[m:]
         slope = slopes if slopes else (self._slope or 0.0)
-        return FullyConnected.from_weights(weights, bs or None, slope=slope, bias=self.bias, linear=linear)
+        return type(self).from_weights(weights, bs or None, slope=slope, bias=self.bias, linear=linear)
 
     # ---------------------------------------------------------------- hooks
 
@@ -641,7 +647,10 @@ class DirectChain(Direct):
             if index:
                 whole, divided, across = self.pulled[index - 1]
                 G = multiply(G, self.Ws[index], divided)
-                pull_back_(whole, self.activations[index - 1], self.slopes[index - 1], self.rounded[index - 1])
+                self._pull_back(index - 1, whole)
+
+    def _pull_back(self, index: int, G: Tensor) -> None:
+        pull_back_(G, self.activations[index], self.slopes[index], self.rounded[index])
 
 
 class ChainMetric(KroneckerMetric):

@@ -19,6 +19,7 @@ from isthmus._checks import check_number, fail
 from isthmus._errors import FileFormatError
 from isthmus.files import save, write_tensors
 from isthmus.networks._fully_connected import FullyConnected
+from isthmus.networks._network import Network
 
 
 def _flatten(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -42,8 +43,9 @@ def from_torch(module: nn.Module) -> FullyConnected:
     """
     who = "from_torch"
     fix = "Use nn.Linear with one kind of nn.ReLU / nn.LeakyReLU / nn.Identity between them."
-    if isinstance(module, FullyConnected):
-        return module.part(0, module.depth)
+    layers = module.plain_layers() if isinstance(module, Network) else None
+    if layers is not None and layers is module:
+        return layers.part(0, layers.depth)
     linears: list[tuple[str, nn.Linear]] = []
     slopes: list[tuple[str, float]] = []
     pending: tuple[str, float] | None = None

@@ -12,6 +12,10 @@ from isthmus._checks import as_matrix, fail
 from isthmus.files import register
 from isthmus.networks._fully_connected import FullyConnected
 from isthmus.networks._network import Network, from_parts
+from isthmus.networks._smooth import SmoothNetwork
+
+#: Families that are a chain of layers, by name: what can stand behind a scaling.
+FAMILIES: dict[str, type[FullyConnected]] = {"FullyConnected": FullyConnected, "SmoothNetwork": SmoothNetwork}
 
 
 class Standardized(Network):
@@ -22,6 +26,8 @@ class Standardized(Network):
     Parameters
     ----------
     network : FullyConnected, or what its ``config()`` gives
+    family : str
+        Which one it is of, where it is given so: FullyConnected or SmoothNetwork.
     shift, scale : Tensor (d_in,), optional
         Copied; 0 and 1 by default.
     dtype, device : optional
@@ -40,14 +46,17 @@ class Standardized(Network):
         shift: Tensor | None = None,
         scale: Tensor | None = None,
         *,
+        family: str = "FullyConnected",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
         who = "Standardized"
         if isinstance(network, Mapping):
+            if family not in FAMILIES:
+                fail(who, f"`family` must be one of {', '.join(FAMILIES)}", repr(family), "Pass one of these.")
             try:
-                network = FullyConnected(**network, init_scale=0.0, dtype=dtype, device=device)
+                network = FAMILIES[family](**network, init_scale=0.0, dtype=dtype, device=device)
             except TypeError as problem:
                 fail(who, "`network` must be the configuration of a FullyConnected", str(problem), "Pass its config().")
         if not isinstance(network, FullyConnected):
@@ -82,8 +91,9 @@ class Standardized(Network):
         return nn.Sequential(norm, *self.network.to_torch()).eval()
 
     def config(self) -> dict[str, Any]:
-        """That of the network; the scaling is in the ``state_dict``."""
-        return {"network": self.network.config()}
+        """That of the network, and its family if it has kinks no more; the scaling is in the ``state_dict``."""
+        family = type(self.network).__name__
+        return {"network": self.network.config(), **({} if family == "FullyConnected" else {"family": family})}
 
     def plain_layers(self) -> FullyConnected | None:
         """Those of the network."""

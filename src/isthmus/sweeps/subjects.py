@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from isthmus._checks import check_choice, check_integer, check_seed, fail
+from isthmus._checks import check_choice, check_integer, check_seed, fail, without_mask
 from isthmus._errors import DataError
 from isthmus._settings import KINDS, Settings
 from isthmus.engines.base import DISCOVER
@@ -190,14 +190,11 @@ def subject_of(experiment: Any, *, quick: bool, data: Mapping[str, Any] | None, 
 
 
 def _array(name: str, value: Any) -> np.ndarray:
-    if np.ma.is_masked(value):
-        got, do = "some", "Fill them in, or leave these rows out."
-        fail(_WHO, f"`data[{name!r}]` must have no masked values", got, do, error=DataError)
-    array = np.asarray(value)
+    array = np.asarray(without_mask(value))
     if array.dtype.kind in "OUS":
         # Labels: their order is what discover goes by, and numbers are what may be sent and digested.
         array = np.unique(array.astype(str), return_inverse=True)[1].reshape(array.shape) if name == "Y" else array
-    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not len(array):
+    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not (len(array) or name == "na_values"):
         got = f"dtype {array.dtype}, shape {array.shape}"
         fail(_WHO, f"`data[{name!r}]` must be numbers, samples as rows", got, "Convert it.", error=DataError)
     return array
