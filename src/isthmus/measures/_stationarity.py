@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import Bounds, minimize
+from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from isthmus._activations import Slope, plain, scales_of
@@ -47,7 +47,8 @@ class Stationarity:
     ----------
     residual : float
         r = min ‖∇loss(D)‖ / (2·ridge·‖θ‖) over the derivatives D ∈ [0, 1] of the activations at kinks: 0 at a
-        stationary point. Below 10⁻⁴ the search for better D ends: an upper bound. NaN where nothing is left to compare with: ridge·‖θ‖² within rounding of the loss.
+        stationary point. Below 10⁻⁴ the search for better D ends: an upper bound. NaN where nothing is left to compare
+        with: ridge·‖θ‖² within rounding of the loss.
     kink_tolerance : float
         τ: an entry is at a kink where |z| ≤ τ·(root mean square of z in its layer).
     gradient : float
@@ -394,7 +395,7 @@ class _Derivatives:
             (start * size).cpu().numpy(),
             jac=True,
             method="L-BFGS-B",
-            bounds=Bounds(np.zeros(count), top),
+            bounds=list(zip(np.zeros(count), top)),
             callback=enough,
             options=options,
         )
