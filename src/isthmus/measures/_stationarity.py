@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import Bounds, minimize
+from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from isthmus._activations import Slope, plain, scales_of
@@ -395,7 +395,7 @@ class _Derivatives:
             (start * size).cpu().numpy(),
             jac=True,
             method="L-BFGS-B",
-            bounds=Bounds(np.zeros(count), top),
+            bounds=list(zip(np.zeros(count), top)),
             callback=enough,
             options=options,
         )

@@ -496,6 +496,9 @@ class _Training:
         phases = self.history["phase"]
         judged = bool(phases) and self.plan[int(phases[-1])].method in ("lbfgs", "newton")
         losses = recent(self.history, WINDOW) if judged else []
+        if certificate is not None:
+            # Moved parabolas change the loss by less than is judged, and a phase between two moves can be short.
+            losses = self.history["loss"][-WINDOW - 1 :]
         found = criteria(self.net, value, self.ridge, losses, WINDOW, stalled=self.stalled)
         if certificate is not None and certificate.stationary:
             state, reason = "stationary", certificate.sentence
