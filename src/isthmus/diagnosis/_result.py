@@ -15,6 +15,7 @@ from isthmus import _html
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
 from isthmus.diagnosis._effort import Part
+from isthmus.diagnosis._estimates import Estimate
 from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.diagnosis._ranks import Evidence, Isthmus
 from isthmus.measures import (
@@ -164,6 +165,8 @@ class LayerDiagnosis:
     passes : bool or None
         Whether everything passes through it, by ``bypass`` or because the module around it is bypassed; None if that
         was not measured.
+    jacobian_size : Estimate or None
+        Mean over samples of ‖J(x → layer)‖²_F; where it is estimated, with an interval of 95 %.
     negative_count, negative_share : float
         Share of the entries of its outputs that are negative, and their size ‖[Z]₋‖²/‖Z‖²: both are small inside a
         bottleneck, where a ReLU has nothing to do.
@@ -185,6 +188,7 @@ class LayerDiagnosis:
     negative_count: float = math.nan
     negative_share: float = math.nan
     passes: bool | None = None
+    jacobian_size: Estimate | None = None
 
     @property
     def dimensions(self) -> Spectrum | None:
@@ -213,6 +217,7 @@ class LayerDiagnosis:
             **{name: None if s is None else s.to_dict() for name, s in parts.items()},
             "bypass": _number(self.bypass),
             "passes": self.passes,
+            "jacobian_size": None if self.jacobian_size is None else self.jacobian_size.to_dict(),
             "negative_count": _number(self.negative_count),
             "negative_share": _number(self.negative_share),
             "participation_ratio": _number(self.participation_ratio),
@@ -237,6 +242,7 @@ class LayerDiagnosis:
             weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
             bypass=_float(content["bypass"]),
             passes=_passes(content),
+            jacobian_size=_estimate(content.get("jacobian_size")),
             # Files of earlier releases do not have them.
             negative_count=_float(content.get("negative_count")),
             negative_share=_float(content.get("negative_share")),
@@ -435,6 +441,10 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def _estimate(content: Mapping[str, Any] | None) -> Estimate | None:
+    return None if content is None else Estimate.from_dict(content)
+
+
 def _passes(content: Mapping[str, Any]) -> bool | None:
     """Whether everything passes through a layer; files of earlier releases have the share alone."""
     share = _float(content["bypass"])
@@ -559,6 +569,13 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     ),
     "layers.whole": _quantity("the same with all positions of one sample in one row", _GAP),
     "layers.jacobian": _quantity("median over samples of s_i(J(x → layer)); sketched: of JΩ/√r, Ω Gaussian", _GAP),
+    "layers.jacobian_size": _quantity(
+        "mean over samples of ‖J(x → layer)‖²_F; sketched: Hutchinson's Σ‖Jω‖²/r with Gaussian ω, low and high by "
+        "χ²_d/d of the same variance",
+        "95 % of intervals hold the exact mean over these samples",
+    ),
+    "layers.passes": _quantity("bypass ≤ 1e-9; false inside a module that is bypassed; null where not measured"),
+    "cost": _quantity("seconds expected and taken by each part, and what the budget reduced or left out"),
     "layers.participation_ratio": _quantity("(Σs²)²/Σs⁴ of the representation"),
     "layers.bypass": _quantity(
         "Σ‖f(x; layer frozen at x_0) − f(x_0)‖² / Σ‖f(x) − f(x_0)‖²", "everything passes through if ≤ 1e-9"
