@@ -190,6 +190,10 @@ class LayerDiagnosis:
     passes: bool | None = None
     jacobian_size: Estimate | None = None
 
+    def __post_init__(self) -> None:
+        if self.passes is None and not math.isnan(self.bypass):
+            object.__setattr__(self, "passes", self.bypass <= NOTHING)
+
     @property
     def dimensions(self) -> Spectrum | None:
         """The spectrum whose count is the dimension of the map: ``whole``, or ``representation`` where they agree."""
@@ -241,7 +245,7 @@ class LayerDiagnosis:
             note=str(content["note"]),
             weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
             bypass=_float(content["bypass"]),
-            passes=_passes(content),
+            passes=None if content.get("passes") is None else bool(content["passes"]),
             jacobian_size=_estimate(content.get("jacobian_size")),
             # Files of earlier releases do not have them.
             negative_count=_float(content.get("negative_count")),
@@ -443,13 +447,6 @@ def _number(value: float) -> float | None:
 
 def _estimate(content: Mapping[str, Any] | None) -> Estimate | None:
     return None if content is None else Estimate.from_dict(content)
-
-
-def _passes(content: Mapping[str, Any]) -> bool | None:
-    """Whether everything passes through a layer; files of earlier releases have the share alone."""
-    share = _float(content["bypass"])
-    passes = content.get("passes", None if math.isnan(share) else share <= NOTHING)
-    return None if passes is None else bool(passes)
 
 
 def _float(value: float | None) -> float:

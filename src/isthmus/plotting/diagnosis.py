@@ -91,7 +91,7 @@ def _dimensions(layer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _passes(layer: dict[str, Any]) -> bool:
-    return bool(layer["name"] == "" or layer["passes"])
+    return layer["name"] == "" or (layer["bypass"] is not None and layer["bypass"] <= PASSES)
 
 
 # --- counts
