@@ -59,6 +59,35 @@ def test_a_sketch_shows_a_low_rank():
     assert float(found.median[3]) < 1e-9 * float(found.median[0])
 
 
+def covered(scale, draws, size=200, directions=16):
+    """Share of the draws whose interval holds the exact ‖J‖²_F, and of those narrowed to a third that do."""
+    layer = nn.Linear(size, 30, bias=False).double()
+    layer.weight.data = gaussian(30, size, seed=1) * torch.tensor(scale, dtype=torch.float64) ** torch.arange(size)
+    exact, inside, narrowed = float(layer.weight.detach().square().sum()), 0, 0
+    for seed in range(draws):
+        size_of = everywhere(layer, gaussian(2, size), [""], seed=seed, directions=directions).layers[""].size
+        inside += size_of.low <= exact <= size_of.high
+        narrowed += abs(exact - size_of.value) <= (size_of.high - size_of.low) / 6
+    return inside / draws, narrowed / draws
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1.0, 0.9, 0.01])
+def test_intervals_of_estimates_hold_the_exact_value(scale):
+    """Flat, decaying and of rank one: the stated interval does, a third of it does not."""
+    inside, narrowed = covered(scale, 200)
+    assert inside >= 0.95
+    assert narrowed < 0.95
+
+
+def test_an_estimated_size_and_an_exact_one():
+    assert covered(0.9, 12)[0] >= 0.75
+    layer = nn.Linear(20, 30, bias=False).double()
+    size = everywhere(layer, gaussian(2, 20), [""]).layers[""].size
+    assert size.method == "exact"
+    assert_close(torch.tensor([size.low, size.value, size.high]), layer.weight.detach().square().sum().expand(3))
+
+
 def test_integer_inputs_start_at_the_embedding():
     module, X = ARCHITECTURES["transformer"]()
     module, _ = in_float64(module)

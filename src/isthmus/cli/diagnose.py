@@ -60,6 +60,9 @@ def diagnose_command(
         list[str] | None, typer.Option(metavar="GLOB", help="Layers to look at; may be repeated. By default all.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of sketches and random directions.")] = 0,
+    budget: Annotated[
+        float, typer.Option(metavar="SECONDS", help="No new measurement begins after these; 0 for no limit.")
+    ] = 90.0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -98,7 +101,7 @@ def diagnose_command(
         saved = None if model is None else saved_object(_WHO, model)
         net = own_network(_WHO, str(module), Path(weights or "")) if model is None else layers_of(saved)
         X, targets = inputs_of(_WHO, data, y, reading=reading, saved=saved)
-        options = {"ridge": ridge, "loss": loss.value, "layers": layers or None, "seed": seed}
+        options = {"ridge": ridge, "loss": loss.value, "layers": layers or None, "seed": seed, "budget": budget or None}
         options |= {"learning_rate": learning_rate, "training_batch": training_batch, "true_rank": true_rank}
         found = diagnose(net, X, targets, **options, progress=progress)
         origin = {"data": data.name, "targets": None if y is None else y.name, "module": module}

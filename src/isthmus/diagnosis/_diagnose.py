@@ -700,6 +700,7 @@ class Findings:
             representation=rows,
             whole=whole,
             jacobian=None if jacobian is None else self._jacobian(jacobian),
+            jacobian_size=None if jacobian is None else jacobian.size,
             bypass=share,
             passes=True if name == self.output else self.passage.passes(name),
             negative_count=math.nan if seen is None else seen.signs[0],

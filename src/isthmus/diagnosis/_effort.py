@@ -12,7 +12,7 @@ from typing import Any
 from isthmus._progress import Progress, ProgressFactory
 
 #: Floating-point operations in a second that decompositions are expected to do: what one core of a laptop does.
-RATE = 1e10
+RATE = 3e10
 
 
 @dataclass(frozen=True)

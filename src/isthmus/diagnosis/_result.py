@@ -16,6 +16,7 @@ from isthmus._checks import fail
 from isthmus._errors import FileFormatError
 from isthmus._result import Table
 from isthmus.diagnosis._effort import Part
+from isthmus.diagnosis._estimates import Estimate
 from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.diagnosis._ranks import Evidence, Isthmus
 from isthmus.measures import (
@@ -165,6 +166,8 @@ class LayerDiagnosis:
     passes : bool or None
         Whether everything passes through it, by ``bypass`` or because the module around it is bypassed; None if that
         was not measured.
+    jacobian_size : Estimate or None
+        Mean over samples of ‖J(x → layer)‖²_F; where it is estimated, with an interval of 95 %.
     negative_count, negative_share : float
         Share of the entries of its outputs that are negative, and their size ‖[Z]₋‖²/‖Z‖²: both are small inside a
         bottleneck, where a ReLU has nothing to do.
@@ -186,6 +189,11 @@ class LayerDiagnosis:
     negative_count: float = math.nan
     negative_share: float = math.nan
     passes: bool | None = None
+    jacobian_size: Estimate | None = None
+
+    def __post_init__(self) -> None:
+        if self.passes is None and not math.isnan(self.bypass):
+            object.__setattr__(self, "passes", self.bypass <= NOTHING)
 
     @property
     def dimensions(self) -> Spectrum | None:
@@ -224,6 +232,7 @@ class LayerDiagnosis:
             **{name: None if s is None else s.to_dict() for name, s in parts.items()},
             "bypass": _number(self.bypass),
             "passes": self.passes,
+            "jacobian_size": None if self.jacobian_size is None else self.jacobian_size.to_dict(),
             "negative_count": _number(self.negative_count),
             "negative_share": _number(self.negative_share),
             "participation_ratio": _number(self.participation_ratio),
@@ -247,7 +256,8 @@ class LayerDiagnosis:
             note=str(content["note"]),
             weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
             bypass=_float(content["bypass"]),
-            passes=_passes(content),
+            passes=None if content.get("passes") is None else bool(content["passes"]),
+            jacobian_size=_estimate(content.get("jacobian_size")),
             # Files of earlier releases do not have them.
             negative_count=_float(content.get("negative_count")),
             negative_share=_float(content.get("negative_share")),
@@ -457,11 +467,8 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _passes(content: Mapping[str, Any]) -> bool | None:
-    """Whether everything passes through a layer; files of earlier releases have the share alone."""
-    share = _float(content["bypass"])
-    passes = content.get("passes", None if math.isnan(share) else share <= NOTHING)
-    return None if passes is None else bool(passes)
+def _estimate(content: Mapping[str, Any] | None) -> Estimate | None:
+    return None if content is None else Estimate.from_dict(content)
 
 
 def _float(value: float | None) -> float:
@@ -506,6 +513,13 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     ),
     "layers.whole": _quantity("the same with all positions of one sample in one row", _GAP),
     "layers.jacobian": _quantity("median over samples of s_i(J(x → layer)); sketched: of JΩ/√r, Ω Gaussian", _GAP),
+    "layers.jacobian_size": _quantity(
+        "mean over samples of ‖J(x → layer)‖²_F; sketched: Hutchinson's Σ‖Jω‖²/r with Gaussian ω, low and high by "
+        "χ²_d/d of the same variance",
+        "95 % of intervals hold the exact mean over these samples",
+    ),
+    "layers.passes": _quantity("bypass ≤ 1e-9; false inside a module that is bypassed; null where not measured"),
+    "cost": _quantity("seconds expected and taken by each part, and what the budget reduced or left out"),
     "layers.participation_ratio": _quantity("(Σs²)²/Σs⁴ of the representation"),
     "layers.bypass": _quantity(
         "Σ‖f(x; layer frozen at x_0) − f(x_0)‖² / Σ‖f(x) − f(x_0)‖²", "everything passes through if ≤ 1e-9"
