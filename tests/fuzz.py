@@ -24,6 +24,7 @@ import time
 import traceback
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,7 +175,7 @@ def mutated_gzip(data: bytes, rng: random.Random) -> bytes:
     """A packed table that was changed before it was packed."""
     try:
         return gzip.compress(mutated_text(gzip.decompress(data), rng), 1, mtime=0)
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, zlib.error):
         return data
 
 
