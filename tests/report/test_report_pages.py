@@ -83,6 +83,9 @@ def test_the_map_is_told_in_words_of_both_themes():
     (told,) = [
         b.reading for s in page_of(discovery()).sections for b in s.blocks if getattr(b, "key", "") == "overview"
     ]
+    # Every figure has its own words.
+    reading = [b.reading for s in page_of(discovery()).sections for b in s.blocks if hasattr(b, "alternative")]
+    assert len({tuple(one) for one in reading}) == len({one[0] for one in reading}) == len(reading)
     assert "stands out from the page" in " ".join(told) and not re.search(r"\b([Dd]ark|[Ll]ight)\b", " ".join(told))
 
 

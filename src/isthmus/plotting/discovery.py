@@ -37,7 +37,7 @@ FLOOR = 1e-9
 #: Colour of a verdict's ring.
 COLOURS = {"good": "@green", "note": "@blue", "doubt": "@vermilion", "bad": "@vermilion"}
 
-_READING = (
+_PROFILE = (
     "Each point is the best network found whose information passes through only k numbers. Its height is the error on "
     "samples the network never saw: 1 means no better than a constant, 0.01 means that 1 % of the {unit} is missed.",
     "Look for the elbow: the error falls while a coordinate that matters is still missing, and stays level once all "
@@ -102,7 +102,7 @@ def profile_figure(profile: Any, replicas: Sequence[Any], rank: int, verdict: st
     up = axis(
         f"held-out error (share of the {profile.unit})", type="log", tickvals=marks, ticktext=texts_up, range=ends
     )
-    reading = (_READING[0].format(unit=profile.unit), _READING[1], *([_OTHERS] if replicas else []), _READING[2])
+    reading = (_PROFILE[0].format(unit=profile.unit), _PROFILE[1], *([_OTHERS] if replicas else []), _PROFILE[2])
     return Figure(
         "profile",
         "Held-out error through k coordinates",

@@ -107,7 +107,7 @@ def _facts(content: Mapping[str, Any], profile: RankProfile | None, walks: list[
     facts = [Fact("variables" if content["rank"] != 1 else "variable", str(content["rank"]), guess)]
     if error is not None and math.isfinite(error):
         unit = "variance" if profile is None else profile.unit
-        facts.append(Fact("held-out error", number(error), f"share of the {unit}"))
+        facts.append(Fact("held-out error", number(error), f"of the final maps, share of the {unit}"))
     classes = profile is not None and profile.loss_kind == "cross_entropy"
     counts = f"{len(content['inputs'])} → {len(content['outputs'])}"
     facts.append(Fact("inputs → classes" if classes else "inputs → outputs", counts, "" if classes else "columns"))
