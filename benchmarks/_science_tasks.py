@@ -314,7 +314,7 @@ def double_pendulum_delays(rng: Generator) -> Drawn:
     why="States fill a box of R³, before the flow has drawn them to its attractor; what follows tells all three.",
 )
 def lorenz_delays(rng: Generator) -> Drawn:
-    """Two variables of Lorenz's system at four moments, all three a little later.
+    """Two variables of Lorenz's system at three moments, all three a little later.
 
     The first and the last: on the axis where the first two vanish they say nothing of the third.
     """
@@ -324,8 +324,8 @@ def lorenz_delays(rng: Generator) -> Drawn:
         return np.column_stack([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
 
     start = rng.uniform([-15, -20, 8], [15, 20, 40], (2000, 3))
-    runs = flow(velocity, start, np.array([0.0, 0.03, 0.06, 0.09, 0.12, 0.18, 0.24]), step=0.002)
-    return np.hstack([r[:, [0, 2]] for r in runs[:4]]), np.hstack([*runs[4:]]), None
+    runs = flow(velocity, start, np.array([0.0, 0.015, 0.03, 0.05, 0.08, 0.1]), step=0.001)
+    return np.hstack([r[:, [0, 2]] for r in runs[:3]]), np.hstack([*runs[3:]]), None
 
 
 @task(
@@ -335,16 +335,16 @@ def lorenz_delays(rng: Generator) -> Drawn:
     why="States fill a box of R³ around the band, and what follows tells all three.",
 )
 def rossler_delays(rng: Generator) -> Drawn:
-    """The variables of Rössler's system at three moments through a curved sensor, and at three later ones."""
+    """Two curved sensors on Rössler's system at three moments, its variables at three later ones."""
 
     def velocity(s: Array) -> Array:
         x, y, z = s.T
         return np.column_stack([-y - z, x + 0.2 * y, 0.2 + z * (x - 5.7)])
 
     start = rng.uniform([-7, -8, 0], [7, 5, 8], (2000, 3))
-    runs = flow(velocity, start, np.array([0.0, 0.15, 0.3, 0.45, 0.75, 1.2]), step=0.005)
+    runs = flow(velocity, start, np.array([0.0, 0.08, 0.16, 0.2, 0.3, 0.5]), step=0.005)
     sensor = [np.column_stack([s[:, 0] + 0.01 * s[:, 0] ** 2, s[:, 1] - 0.3 * s[:, 2]]) for s in runs]
-    return np.hstack(sensor[:3]), np.hstack(sensor[3:]), None
+    return np.hstack(sensor[:3]), np.hstack([*runs[3:]]), None
 
 
 @task(

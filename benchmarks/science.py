@@ -35,8 +35,10 @@ HERE = Path(__file__).resolve().parent
 QUESTION = "How often is the rank right on tasks from science, in what time, and how well is f learned?"
 DISTRIBUTIONS = ("scikit-dimension", "scikit-learn")
 COLUMNS = ("task", "n", "noise", "true", "found", "outcome", "error", "reference", "seconds", "processor seconds")
-#: Reference errors at k − 1, k, k + 1 that make a truth decidable: one less is this many times worse, …
+#: Reference errors at k − 1, k, k + 1 that make a truth decidable: one less is this many times worse,
 WORSE = 1.5
+#: by this share of the variance at least, …
+CLEAR = 0.004
 #: … and one more is at most this many times better, unless the difference is below 0.002 of the variance.
 BETTER = 1.5
 NOTHING = 0.002
@@ -89,7 +91,7 @@ def reference(task: Task) -> dict[str, float]:
 def decidable(errors: tuple[float, float, float]) -> bool:
     """Whether errors at k − 1, k, k + 1 show the truth: one less is clearly worse, one more about as good."""
     less, same, more = errors
-    return less > WORSE * same and (same < BETTER * more or same - more < NOTHING)
+    return less > max(WORSE * same, same + CLEAR) and (same < BETTER * more or same - more < NOTHING)
 
 
 def check(name: str, seed: int) -> tuple[float, float, float]:
