@@ -397,19 +397,20 @@ def chemical_clock(rng: Generator) -> Drawn:
     "orbits",
     rank=6,
     dimension=6,
-    why="Three coordinates and three velocities in a ball of R⁶; three later places tell them.",
+    why="Three coordinates and three velocities in a ball of R⁶; later places and velocities tell them.",
 )
 def orbits(rng: Generator) -> Drawn:
-    """Direction and brightness of a planet at four moments, its places at three later ones."""
+    """Direction and brightness of a planet at four moments, its places and velocities at two later ones."""
     start = np.array([1.0, 0, 0, 0, 1.0, 0]) + 0.3 * ball(rng, 3000, 6)
 
     def velocity(s: Array) -> Array:
         return np.hstack([s[:, 3:], -s[:, :3] / np.linalg.norm(s[:, :3], axis=1, keepdims=True) ** 3])
 
-    runs = flow(velocity, start, np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]), step=0.02)[:, :, :3]
-    radius = np.linalg.norm(runs, axis=2, keepdims=True)
-    seen = np.concatenate([runs / radius, -5 * np.log10(radius)], axis=2)
-    return np.hstack([*seen[:4]]), np.hstack([*runs[4:]]), None
+    runs = flow(velocity, start, np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0]), step=0.02)
+    places = runs[:4, :, :3]
+    radius = np.linalg.norm(places, axis=2, keepdims=True)
+    seen = np.concatenate([places / radius, -5 * np.log10(radius)], axis=2)
+    return np.hstack([*seen]), np.hstack([*runs[4:]]), None
 
 
 @task(
