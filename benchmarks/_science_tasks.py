@@ -51,9 +51,6 @@ class Task:
         Arguments of `discover` that the task asks for.
     relevant : slice or None
         Columns of X that a plain net is given where all of them are too many for it; they are all that matter.
-    errors : (float, float, float) or None
-        Held-out errors of a plain net through k − 1, k and k + 1 numbers for the rank k, as shares of the variance, at
-        seed 0: they show that the truth can be decided from the data.
     """
 
     name: str
@@ -67,7 +64,6 @@ class Task:
     common: bool
     options: Mapping[str, Any] = field(default_factory=dict)
     relevant: slice | None = None
-    errors: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,6 @@ class Maker:
     common: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     relevant: slice | None = None
-    errors: tuple[float, float, float] | None = None
 
     def __call__(self, seed: int = 0, *, noise: float | None = None) -> Task:
         """The task; another seed draws other samples of the same law."""
@@ -93,7 +88,7 @@ class Maker:
         spread = np.sqrt(Y.var(axis=0).mean()) if self.common else Y.std(axis=0)
         Y = Y + level * spread * default_rng([key, seed, 1]).standard_normal(Y.shape)
         truth = self.rank, self.dimension, self.why
-        more = self.common, self.options, self.relevant, self.errors
+        more = self.common, self.options, self.relevant
         return Task(self.name, X, Y, groups, *truth, level, *more)
 
 
@@ -406,7 +401,7 @@ def orbits(rng: Generator) -> Drawn:
     def velocity(s: Array) -> Array:
         return np.hstack([s[:, 3:], -s[:, :3] / np.linalg.norm(s[:, :3], axis=1, keepdims=True) ** 3])
 
-    runs = flow(velocity, start, np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0]), step=0.02)
+    runs = flow(velocity, start, np.array([0.0, 0.1, 0.2, 0.3, 0.5, 2.0]), step=0.02)
     places = runs[:4, :, :3]
     radius = np.linalg.norm(places, axis=2, keepdims=True)
     seen = np.concatenate([places / radius, -5 * np.log10(radius)], axis=2)
@@ -438,15 +433,15 @@ def ranging(rng: Generator) -> Drawn:
     "earthquakes",
     rank=4,
     dimension=4,
-    why="Place, depth and moment of the source; the arrival times at other stations tell all four.",
+    why="Place, depth and moment of the source; arrivals and delays at other stations tell all four.",
 )
 def earthquakes(rng: Generator) -> Drawn:
-    """Arrival times at eight stations, and at six others."""
-    stations = law("earthquakes").uniform(-60, 60, (14, 2))
-    source = rng.uniform([-50, -50, 5, 0], [50, 50, 40, 12], (2000, 4))
-    flat = np.linalg.norm(source[:, None, :2] - stations, axis=2)
-    times = source[:, 3:] + np.hypot(flat, source[:, 2:3]) / 6.0
-    return times[:, :8], times[:, 8:], None
+    """When both waves arrive at four stations; at five others when the first does, and how much later the second."""
+    stations = law("earthquakes").uniform(-60, 60, (9, 2))
+    source = rng.uniform([-50, -50, 5, 0], [50, 50, 80, 12], (2000, 4))
+    way = np.hypot(np.linalg.norm(source[:, None, :2] - stations, axis=2), source[:, 2:3])
+    first, second = (source[:, 3:] + way / speed for speed in (6.0, 3.5))
+    return np.hstack([first[:, :4], second[:, :4]]), np.hstack([first[:, 4:], (second - first)[:, 4:]]), None
 
 
 # Fields and light
