@@ -237,6 +237,8 @@ def main() -> None:
     seeds = [0] if options.quick else [int(seed) for seed in options.seeds.split(",")]
     wanted = [(name, seed) for name in names for seed in seeds]
     path = options.out.with_name("science_table.json") if options.out else None
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
     document = read_json(path) if path and path.exists() else {}
     references: dict[str, list[float | None]] = document.setdefault("references", {})
     if options.check:
