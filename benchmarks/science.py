@@ -5,7 +5,8 @@
 `discover` at its default arguments on the tasks of `_science_tasks.py`. Beside its held-out errors stand those of a
 plain PyTorch net (160 wide, SiLU, AdamW) through k − 1, k and k + 1 numbers, the reference. With ``--peers`` come
 TwoNN, MLE and the principal components with 99 % of the variance, of Y and of X, and a sweep of that plain net over the
-width of its waist. ``--check`` trains the reference of the chosen tasks alone: can their truth be decided?
+width of its waist. ``--check`` trains the reference of the chosen tasks alone: can their truth be decided? It is kept
+with the rows, and what is run later has it beside it.
 
 Finished rows are kept beside ``--out`` in science_table.json and are not repeated unless ``--again`` asks for it; the
 page is science_table.md.
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from _bench import arguments, provenance, report
 from _plain_nets import plain_error, plain_sweep
-from _science_tasks import TASKS, Task
+from _science_tasks import TASKS
 from rank import outcome, peers
 
 import isthmus
@@ -35,8 +36,10 @@ HERE = Path(__file__).resolve().parent
 QUESTION = "How often is the rank right on tasks from science, in what time, and how well is f learned?"
 DISTRIBUTIONS = ("scikit-dimension", "scikit-learn")
 COLUMNS = ("task", "n", "noise", "true", "found", "outcome", "error", "reference", "seconds", "processor seconds")
-#: Reference errors at k − 1, k, k + 1 that make a truth decidable: one less is this many times worse, …
+#: Reference errors at k − 1, k, k + 1 that make a truth decidable: one less is this many times worse,
 WORSE = 1.5
+#: by this share of the variance at least, …
+CLEAR = 0.004
 #: … and one more is at most this many times better, unless the difference is below 0.002 of the variance.
 BETTER = 1.5
 NOTHING = 0.002
@@ -76,20 +79,13 @@ def row(name: str, seed: int, **small: Any) -> dict[str, Any]:
     seconds, processor = time.perf_counter() - start, processor_seconds() - spent
     row = {"problem": name, "seed": seed, "noise": task.noise, "samples": len(task.X), "dimension": task.dimension}
     row |= {"columns": [task.X.shape[1], task.Y.shape[1]], "true_rank": task.rank, **answer}
-    return row | {"seconds": round(seconds, 1), "processor": round(processor, 1), "reference": reference(task)}
-
-
-def reference(task: Task) -> dict[str, float]:
-    """Held-out errors of the plain net by the width of its waist, as kept with the task."""
-    if task.errors is None:
-        return {}
-    return {str(task.rank + j): error for j, error in zip((-1, 0, 1), task.errors)}
+    return row | {"seconds": round(seconds, 1), "processor": round(processor, 1)}
 
 
 def decidable(errors: tuple[float, float, float]) -> bool:
     """Whether errors at k − 1, k, k + 1 show the truth: one less is clearly worse, one more about as good."""
     less, same, more = errors
-    return less > WORSE * same and (same < BETTER * more or same - more < NOTHING)
+    return less > max(WORSE * same, same + CLEAR) and (same < BETTER * more or same - more < NOTHING)
 
 
 def check(name: str, seed: int) -> tuple[float, float, float]:
@@ -240,15 +236,20 @@ def main() -> None:
     names = ["gas-states"] if options.quick and options.tasks is None else chosen(options.tasks)
     seeds = [0] if options.quick else [int(seed) for seed in options.seeds.split(",")]
     wanted = [(name, seed) for name in names for seed in seeds]
+    path = options.out.with_name("science_table.json") if options.out else None
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    document = read_json(path) if path and path.exists() else {}
+    references: dict[str, list[float | None]] = document.setdefault("references", {})
     if options.check:
         for name, seed in wanted:
             errors = check(name, seed)
-            told = ", ".join(f"{error:.2g}" for error in errors)
+            references[f"{name} {seed}"] = [None if math.isnan(error) else error for error in errors]
             good = "decidable" if TASKS[name].rank == 0 or decidable(errors) else "NOT decidable"
-            print(f"{name} ({seed}), k = {TASKS[name].rank}: {told}: {good}", flush=True)
+            print(f"{name} ({seed}), k = {TASKS[name].rank}: {', '.join(map(cell, errors))}: {good}", flush=True)
+            if path:
+                write_json(path, document)
         return
-    path = options.out.with_name("science_table.json") if options.out else None
-    document = read_json(path) if path and path.exists() else {}
     rows: list[dict[str, Any]] = document.get("rows", [])
     beside: list[dict[str, Any]] = document.get("peer_rows", [])
     order = [(name, seed) for name in TASKS for seed in seeds]
@@ -263,6 +264,11 @@ def main() -> None:
                 kept.remove(r)
             kept.append(make(name, seed))
             say(kept[-1])
+            if kind == "rows":
+                errors = references.get(f"{name} {seed}") or [None] * 3
+                kept[-1]["reference"] = {
+                    str(TASKS[name].rank + j): e for j, e in zip((-1, 0, 1), errors) if e is not None
+                }
             kept.sort(
                 key=lambda r: order.index((r["problem"], r["seed"])) if (r["problem"], r["seed"]) in order else -1
             )
@@ -291,7 +297,6 @@ def say(r: dict[str, Any]) -> None:
     """One line while it runs."""
     if "verdict" in r:
         told = f"{outcome(r):13} found {r['rank']} ({r['verdict']}), error {cell(r['error'])}, "
-        told += f"reference {', '.join(map(cell, r['reference'].values()))}, "
         told += f"{r['seconds']:.1f} s, {r['processor']:.1f} s of processor"
         told += "".join(f"\n    {reason}" for reason in r["reasons"])
     else:

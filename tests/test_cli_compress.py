@@ -151,12 +151,14 @@ def test_a_discovery_is_one_network_behind_its_scaling():
     g, h = random_net([5, 6, 2], 0.1), random_net([2, 7, 3], 0.1, seed=1)
     found = Discovery.__new__(Discovery)
     parts = {"rank": 2, "encoder": Standardized(g, 1 + gaussian(1, 5)[0], torch.full((5,), 2.0).double()), "decoder": h}
-    for name, value in {**parts, "fill": None}.items():
+    for name, value in {**parts, "fill": None, "settings": {}}.items():
         object.__setattr__(found, name, value)
     net, notes = network_in(found)
     assert type(net) is Standardized and net.plain_layers().slopes == (0.1, 1.0, 0.1) and len(notes) == 1
     X = gaussian(9, 5, seed=3)
     assert_close(net(X), h(parts["encoder"](X)))
+    object.__setattr__(found, "settings", {"limits": {"x0": [0.0, 1.0]}})
+    assert len(network_in(found)[1]) == 2
     object.__setattr__(found, "rank", 0)
     with pytest.raises(isthmus.IsthmusError, match="rank above 0"):
         network_in(found)
