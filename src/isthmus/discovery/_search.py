@@ -237,18 +237,16 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[s
         level = train_further(trial, best, f"strength-{strength:g}")
         errors[f"{strength:g}"] = level.error
         lowered = level.error < BETTER * best.error
+        if lowered and chosen is context:
+            # What began at a larger ridge still profits from it: others, at lower ranks too, will have to do without.
+            again = wide_again(trial, "wide-again", MORE_PASSES)
+            errors[f"{strength:g} from random weights"] = again.error
+            lowered = again.error < BETTER * first.error
+            level = min(level, again, key=lambda one: one.error)
         if not lowered:
             break
         chosen, best = trial, level
-    if chosen is not context:
-        # What began at a larger ridge still profits from it: others, at lower ranks too, will have to do without.
-        again = wide_again(chosen, "wide-again", MORE_PASSES)
-        errors[f"{chosen.strength:g} from random weights"] = again.error
-        if again.error < BETTER * first.error:
-            best = min(best, again, key=lambda level: level.error)
-        else:
-            chosen, best, lowered = context, first, False
-    elif not lowered:
+    if chosen is context and not lowered:
         trial = dataclasses.replace(context, strength=STRONGER)
         level = train_further(trial, best, f"strength-{STRONGER:g}")
         errors[f"{STRONGER:g}"] = level.error
