@@ -82,7 +82,7 @@ def doubts(found):
         ),
         ("only 9 rows or groups", {"errors": CLEAR, "rows": 9}),
         ("a weak further coordinate", {"errors": {1: 0.3, 2: 0.011, 3: 0.01, 16: 0.01}}),
-        ("the network underfits", {"errors": CLEAR, "reference": Reference(0.003, "a forest", {})}),
+        ("the network underfits", {"errors": {1: 0.9, 2: 0.1, 16: 0.1}, "reference": Reference(0.05, "a forest", {})}),
     ],
 )
 def test_each_doubt_is_enough(words, options):
@@ -176,22 +176,23 @@ def test_a_gain_by_chance_is_none():
         levels, profile = levels_of(errors, spread=spread), profile_of(errors, spread=spread)
         assert len(verdict._one_more(profile, levels, 2)) == count
     rng = np.random.default_rng(0)
-    # Three and a half standard errors: one look is rare by chance, one of twenty is not.
-    draw = rng.choice([-1.0, 1.0], 400)
-    draw += 3.5 / 20 - draw.mean()
+    # A little more than three standard errors: rare by chance in one look, not in one of twenty.
+    draw = rng.standard_normal(400)
+    draw = (draw - draw.mean()) / draw.std(ddof=1) + 3.3 / 20
     others = np.full(400, 5.0)
-    assert 3.4 < draw.mean() / standard_error(draw) < 3.6
+    assert 3.2 < draw.mean() / standard_error(draw) < 3.4
     assert verdict._worse(others + draw, others)
     assert not verdict._worse(others + draw, others, looks=20)
 
 
 def test_underfits():
     for factor, wanted in ((1.01, True), (0.99, False)):
-        limit = verdict.WORSE * 0.02 + 0.5 * 0.001
+        limit = verdict.WORSE * 0.02 + 0.001
         assert underfits(factor * limit, Reference(0.02, "a forest", {}), 0.001) is wanted
         # At any rank: the best level counts.
-        reference = Reference((0.01 - 0.005) / verdict.WORSE / factor, "a forest", {})
-        assert (judged(CLEAR, reference=reference).verdict == "undetermined") is wanted
+        errors = {k: 10 * error for k, error in CLEAR.items()}
+        reference = Reference((0.1 - 0.01) / verdict.WORSE / factor, "a forest", {})
+        assert (judged(errors, reference=reference).verdict == "undetermined") is wanted
 
 
 def test_supports():
