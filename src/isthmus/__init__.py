@@ -51,7 +51,15 @@ if TYPE_CHECKING:
     from isthmus.estimators import BottleneckAutoencoder, BottleneckClassifier, BottleneckRegressor
     from isthmus.files import load, save
     from isthmus.measures import Mechanics, mechanics
-    from isthmus.networks import ConvolutionalNet, FullyConnected, LeakyResNet, Network, SmoothNetwork, Standardized, from_torch
+    from isthmus.networks import (
+        ConvolutionalNet,
+        FullyConnected,
+        LeakyResNet,
+        Network,
+        SmoothNetwork,
+        Standardized,
+        from_torch,
+    )
     from isthmus.objective import cost, ridge_from
     from isthmus.report import save_report
     from isthmus.runs import Run

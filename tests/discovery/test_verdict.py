@@ -93,7 +93,7 @@ def test_each_doubt_is_enough(words, options):
 
 def test_what_is_no_doubt():
     # Slow training raises no doubt of its own: what it spoils is seen in the errors.
-    assert judged(CLEAR, states={k: "falling" for k in CLEAR}).verdict == "determined"
+    assert judged(CLEAR, states=dict.fromkeys(CLEAR, "falling")).verdict == "determined"
     # Nor does a rank that the answer does not rest on.
     assert judged(CLEAR, states={3: "diverged", 16: "diverged"}).verdict == "determined"
     # Few rows, but at least ten.

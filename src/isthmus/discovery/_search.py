@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from scipy.stats import norm, wilcoxon
 
 from isthmus._settings import Settings
-from isthmus.discovery._fits import Fit
 from isthmus.discovery._evidence import flattening, local_dimension
+from isthmus.discovery._fits import Fit
 from isthmus.discovery._profile import RankProfile, standard_error
 from isthmus.discovery._reference import Reference
 from isthmus.discovery._task import RankTask
 from isthmus.discovery._walk import (
+    MORE_PASSES,
     ROUGH,
     TOLERANCE,
     Context,
     Level,
-    MORE_PASSES,
     alone,
     best_of,
     closer_starts,
@@ -135,7 +135,9 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
             surface = level.rank == below and not local_dimension(above.fit.network, context.data) > above.rank - PART
             starts = closer_starts(context, level, above if surface else None)
             made |= {(level.rank, start): make for start, make in starts.items()}
-    fits = context.stages.get_all({f"{context.name}-{rank}-{start}": make for (rank, start), make in made.items()}, context.n_jobs)
+    fits = context.stages.get_all(
+        {f"{context.name}-{rank}-{start}": make for (rank, start), make in made.items()}, context.n_jobs
+    )
     context.bar.advance(context.settings.first * len(made))
     found = dict(zip(made, fits))
     return [
@@ -274,9 +276,13 @@ def catch_up(context: Context, wide: Level, reference: Reference) -> tuple[Conte
         if not underfits(wide.error, reference, context.resolution):
             break
     kind = "SiLU" if context.smooth else "ReLU"
-    return context, wide, (
-        f"{reference.learner} has an error of {reference.error:.3g}, the first wide network {before:.3g}; trained "
-        f"longer, with {kind}, it has {wide.error:.3g}"
+    return (
+        context,
+        wide,
+        (
+            f"{reference.learner} has an error of {reference.error:.3g}, the first wide network {before:.3g}; trained "
+            f"longer, with {kind}, it has {wide.error:.3g}"
+        ),
     )
 
 

@@ -123,7 +123,6 @@ class Context:
         """What multiplies ‖θ‖²."""
         return self.strength * self.data.variance / self.depth
 
-
     def fit(self, net: FullyConnected, steps: int, offset: int = 0, **options: Any) -> Fit:
         """Train ``net`` in place on the training rows, from the seed that lies ``offset`` further."""
         data, seed = self.data, self.seed + offset

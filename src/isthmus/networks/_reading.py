@@ -19,6 +19,7 @@ from isthmus._checks import check_number, fail
 from isthmus._errors import FileFormatError
 from isthmus.files import save, write_tensors
 from isthmus.networks._fully_connected import FullyConnected
+from isthmus.networks._network import Network
 
 
 def _flatten(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
