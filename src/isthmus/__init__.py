@@ -139,6 +139,7 @@ __all__ = [
     "BottleneckClassifier",
     "BottleneckRegressor",
     "Network",
+    "SmoothNetwork",
     "Standardized",
     "Compressed",
     "ConvergenceWarning",

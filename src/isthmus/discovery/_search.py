@@ -445,8 +445,8 @@ def judge(
     best = min(level.error for level in levels)
     if reference is not None and underfits(best, reference, profile.resolution):
         doubts.append(
-            f"the network underfits: {reference.learner} predicts held-out rows with an error of {reference.error:.3g}, "
-            f"ours with {best:.3g} at any rank; what it has not learned may need further coordinates"
+            f"the network underfits: {reference.learner} predicts held-out rows with an error of "
+            f"{reference.error:.3g}, ours with {best:.3g} at any rank; the rest may need further coordinates"
         )
     elif reference is not None:
         reasons.append(
@@ -572,15 +572,16 @@ def _worse(errors: Array, others: Array, looks: int = 1) -> bool:
 def doubt_surface(judgement: Judgement, dimension: float, flattening: float, torn: float = math.inf) -> Judgement:
     """Doubt coordinates whose cloud could do with fewer: it unrolls into one less, or has far fewer dimensions.
 
-    Either number may be NaN, not known; ``torn`` is the error through one coordinate less. Closed surfaces of dimension d (circles, spheres) need d + 1 coordinates. Where
-    d + 2 or more seem to be needed, as for a knot or a torus, the reason is more likely that no start unrolled it.
+    Either number may be NaN, not known; ``torn`` is the error through one coordinate less. Closed surfaces of dimension
+    d (circles, spheres) need d + 1 coordinates. Where d + 2 or more seem to be needed, as for a knot or a torus, the
+    reason is more likely that no start unrolled it.
     """
     k = judgement.rank
     if dimension < k - PART and torn < TORN:
         doubt = (
-            f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error is "
-            f"{torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, but "
-            "is hard to flatten"
+            f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
+            f"is {torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, "
+            "but is hard to flatten"
         )
         return Judgement(k, "undetermined", (doubt, *judgement.reasons))
     if flattening < FLAT and not dimension > k - WHOLE:

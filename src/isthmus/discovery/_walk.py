@@ -355,7 +355,7 @@ def in_parallel(tasks: Sequence[Callable[[], Result]], n_jobs: int) -> Iterator[
     """Results in the order of the tasks, which are begun at once; each process computes with one thread."""
     if n_jobs == 1:
         return map(one_thread, tasks)
-    # loky's processes are kept, so that only the first call waits for their imports; Ray's or Dask's backend may be set.
+    # loky's processes are kept: only the first call waits for their imports. Ray's or Dask's backend may be set.
     return iter(Parallel(n_jobs=n_jobs, return_as="generator")(delayed(one_thread)(task) for task in tasks))
 
 
