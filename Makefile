@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # them, so that what they share is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 
-.PHONY: demo test test-full style check bench figures docs clean
+.PHONY: demo test test-full fuzz style check bench figures docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isthmus demo
@@ -18,6 +18,10 @@ demo: $(VENV)/.installed
 test: style
 	$(BIN)/pyright > $(VENV)/types.txt & types=$$!; $(PYTEST); tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests + types))
+
+# Ten minutes of mutated files, or as long as is said: `make fuzz SECONDS=36000`. What is found is kept in .fuzz/.
+fuzz: $(VENV)/.installed-test
+	PYTHONPATH=tests $(BIN)/python tests/fuzz.py --seconds $(or $(SECONDS),600)
 
 # The results are kept in git: they take too long to be repeated at every change.
 test-full: check

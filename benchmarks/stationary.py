@@ -1,39 +1,103 @@
 """Do trainings end at stationary points? Twelve of them, with the residual at kinks, the kind of point and the loss.
 
-``python benchmarks/stationary.py [--quick] [NAME …]``: those whose names contain one of the words, or all; with
-``--quick`` the first alone.
+    python benchmarks/stationary.py [--quick] [--only WORD ...] [--json] [--out benchmarks/results/stationary.json]
+
+Each is trained twice from the same weights: until its loss is flat, and on to a stationary point. Times are the
+processor's, certificates included. ``--only`` runs those whose names contain one of the words and keeps the other rows
+of ``--out``; when and at which commit each row was measured is in the details.
 """
 
 from __future__ import annotations
 
-import sys
+import copy
 import time
+from pathlib import Path
+from typing import Any
 
-from _trainings import TRAININGS
+import torch
+from _bench import Gate, arguments, provenance, report
+from _trainings import TRAININGS, Training
 
-from isthmus.training import minimise
+from isthmus.files import read_json
+from isthmus.measures._stationarity import KINK_TOLERANCE, STATIONARY
+from isthmus.training import TrainingResult, minimise
+
+QUESTION = "Do trainings end at certified stationary points, at no higher loss than where it is flat?"
+COLUMNS = ("training", "parameters", "in effect", "state", "r", "at kinks", "plain gradient", "loss", "flat loss")
+COLUMNS += ("least eigenvalue/2λ", "kind", "steps", "s", "flat s")
+
+#: Parameters in effect up to which a point must be stationary; the residual that all but one reach; what the loss may
+#: be above that of the flat end.
+SMALL, NEAR, ABOVE = 5000, 0.02, 1.001
+
+
+def measured(training: Training) -> dict[str, Any]:
+    """A row of the table."""
+    net, X, Y = training.make()
+
+    def end(finish: str) -> tuple[TrainingResult, float]:
+        began, own = time.process_time(), copy.deepcopy(net)
+        options: dict[str, Any] = {"ridge": training.ridge, "loss": training.loss, "finish": finish}
+        return minimise(own, X, Y, **options), time.process_time() - began
+
+    (flat, flat_seconds), (result, seconds) = end("flat"), end("stationary")
+    found = result.stationarity
+    assert found is not None
+    row = {"training": training.name, "parameters": sum(p.numel() for p in net.parameters())}
+    row |= {"in effect": found.parameters, "state": result.state, "r": found.residual}
+    row |= {"at kinks": len(found.multipliers), "plain gradient": found.gradient, "loss": result.loss}
+    row |= {"flat loss": flat.loss, "least eigenvalue/2λ": found.least_eigenvalue / (2.0 * training.ridge)}
+    return row | {"kind": found.kind, "steps": result.steps, "s": seconds, "flat s": flat_seconds}
+
+
+def gates(rows: list[dict[str, Any]]) -> list[Gate]:
+    """What is wanted of all twelve; fewer rows meet no gate on a number of them."""
+    small = [row for row in rows if row["in effect"] <= SMALL]
+    reached = sum(row["r"] <= STATIONARY for row in small)
+    near, above = sum(row["r"] <= NEAR for row in rows), max(row["loss"] / row["flat loss"] for row in rows)
+    few = f"trainings with at most {SMALL} parameters in effect at r ≤ {STATIONARY:g}, τ = {KINK_TOLERANCE:g}"
+    return [
+        Gate(few, reached, f"all {len(small)}, and at least 7", reached == len(small) and reached >= 7),
+        Gate(f"trainings at r ≤ {NEAR:g}", near, "at least 11", near >= 11),
+        Gate("largest ratio of the loss to that of the flat end", above, f"at most {ABOVE:g}", above <= ABOVE),
+    ]
+
+
+def kept(path: Path | None) -> dict[str, Any]:
+    """Rows by name and when they were measured, of an earlier run."""
+    if path is None or not path.exists():
+        return {}
+    document = read_json(path)
+    return {row["training"]: (row, document["details"]["measured"][row["training"]]) for row in document["rows"]}
+
+
+def main() -> None:
+    """Run and show the table."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="trainings with a word in their names")
+    parser.set_defaults(threads=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    chosen = [t for t in TRAININGS if not options.only or any(word in t.name for word in options.only)]
+    chosen = chosen[:1] if options.quick else chosen
+    found = kept(options.out) if options.only else {}
+    about = provenance((), quick=options.quick)
+    for training in chosen:
+        found[training.name] = measured(training), {name: about[name] for name in ("date", "commit", "processor")}
+    rows = [found[t.name][0] for t in TRAININGS if t.name in found]
+    ended = sum(row["state"] == "stationary" for row in rows)
+    higher = sum(row["loss"] > row["flat loss"] for row in rows)
+    report(
+        options,
+        name="stationary",
+        question=QUESTION,
+        answer=f"{ended} of {len(rows)} trainings end stationary; {higher} at a higher loss than where it is flat.",
+        columns=COLUMNS,
+        rows=rows,
+        gates=gates(rows),
+        details={"measured": {row["training"]: found[row["training"]][1] for row in rows}},
+    )
+
 
 if __name__ == "__main__":
-    print(
-        f"{'training':36} {'params':>7} {'live':>6} {'state':>10} {'r':>8} {'kinks':>6} {'plain':>6} "
-        f"{'loss':>9} {'flat loss':>9} {'least ev/2λ':>11} {'s':>6} {'flat s':>6}  kind"
-    )
-    words = [word for word in sys.argv[1:] if not word.startswith("--")]
-    chosen = [one for one in TRAININGS if not words or any(word in one.name for word in words)]
-    for training in chosen[:1] if "--quick" in sys.argv else chosen:
-        losses = []
-        for finish in ("flat", "stationary"):
-            net, X, Y = training.make()
-            began = time.perf_counter()
-            result = minimise(net, X, Y, ridge=training.ridge, loss=training.loss, finish=finish)
-            losses.append((result.loss, time.perf_counter() - began))
-        found = result.stationarity
-        assert found is not None
-        count = sum(p.numel() for p in net.parameters())
-        print(
-            f"{training.name:36} {count:7} {found.parameters:6} {result.state:>10} {found.residual:8.1e} "
-            f"{len(found.multipliers):6} {found.gradient:6.2f} {losses[1][0]:9.6f} {losses[0][0]:9.6f} "
-            f"{found.least_eigenvalue / (2 * training.ridge):11.1e} {losses[1][1]:6.1f} {losses[0][1]:6.1f}  "
-            f"{found.kind}",
-            flush=True,
-        )
+    main()

@@ -101,7 +101,7 @@ def test_the_table_fits_a_hundred_columns(network, monkeypatch, capsys):
     assert len(rows) == len(judged)
     for row, verdict in zip(rows, judged):
         assert (
-            row.startswith(verdict.claim) and verdict.status in row and row.rstrip().endswith(f"{verdict.margin:.2g}")
+            row.startswith(verdict.claim) and verdict.status in row and row.rstrip().endswith(f"{verdict.margin:.3g}")
         )
 
 

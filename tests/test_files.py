@@ -199,7 +199,7 @@ def test_permissions(tmp_path):
 def test_a_really_full_disk(tmp_path, monkeypatch):
     real = os.open
     monkeypatch.setattr(
-        os, "open", lambda p, *a: real("/dev/full", os.O_WRONLY) if ".isthmus-" in str(p) else real(p, *a)
+        os, "open", lambda p, *a, **k: real("/dev/full", os.O_WRONLY) if ".isthmus-" in str(p) else real(p, *a, **k)
     )
     with pytest.raises(IsthmusError, match="disk is full"):
         files.write_atomic(tmp_path / "a", b"x" * 100)

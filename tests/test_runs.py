@@ -19,6 +19,7 @@ import torch
 
 import isthmus
 from isthmus import FileFormatError, IsthmusError, Run, _folders, _provenance, files, runs
+from isthmus._inside import in_use
 from isthmus.runs import Outcome, check_destination, configuration_key, provenance
 
 PNG = b"\x89PNG not really"
@@ -209,7 +210,7 @@ def test_failure_while_assembling_keeps_the_old(tmp_path, monkeypatch, step, old
 
 
 def test_without_exchange_of_folders(tmp_path, monkeypatch):
-    monkeypatch.setattr(_folders, "exchange", lambda first, second: False)
+    monkeypatch.setattr(_folders, "exchange", lambda place, first, second: False)
     for value in (1.0, 2.0, 3.0):
         make(value).write(tmp_path / "run")
         assert Run.read(tmp_path / "run").parameters["value"] == value
@@ -218,7 +219,7 @@ def test_without_exchange_of_folders(tmp_path, monkeypatch):
 
 def test_killed_between_the_two_renames(tmp_path):
     make(1.0).write(tmp_path / "run")
-    (tmp_path / "run").rename(_folders.previous(tmp_path / "run"))
+    (tmp_path / "run").rename(tmp_path / _folders.previous("run"))
     assert Run.read(tmp_path / "run").parameters["value"] == 1.0
     make(2.0).write(tmp_path / "run")
     assert Run.read(tmp_path / "run").parameters["value"] == 2.0
@@ -227,29 +228,33 @@ def test_killed_between_the_two_renames(tmp_path):
 
 def test_second_rename_fails(tmp_path, monkeypatch):
     make(1.0).write(tmp_path / "run")
-    monkeypatch.setattr(_folders, "exchange", lambda first, second: False)
-    rename = Path.rename
+    monkeypatch.setattr(_folders, "exchange", lambda place, first, second: False)
+    replace, tried = os.replace, []
 
-    def failing(self, target):
-        if self.name.endswith(".tmp"):
+    def failing(source, target, **where):
+        if target == "run" and source.endswith(".tmp") and (tried or tried.append(1)):
             raise OSError(errno.EIO, "Input/output error")
-        return rename(self, target)
+        return replace(source, target, **where)
 
-    monkeypatch.setattr(Path, "rename", failing)
+    monkeypatch.setattr(os, "replace", failing)
     with pytest.raises(IsthmusError, match="Input/output"):
         make(2.0).write(tmp_path / "run")
     assert Run.read(tmp_path / "run").parameters["value"] == 1.0
 
 
 def test_remains_of_killed_processes_are_swept(tmp_path):
-    stale, fresh = tmp_path / ".run.00aa.tmp", tmp_path / ".run.00bb.tmp"
-    for folder in (stale, fresh):
+    left, used = tmp_path / ".run.00aa.tmp", tmp_path / ".run.00bb.tmp"
+    for folder in (left, used):
         folder.mkdir()
-    hours_ago = time.time() - 2 * _folders.STALE
-    os.utime(stale, (hours_ago, hours_ago))
+    descriptor = os.open(used, os.O_RDONLY)
+    # As a living process does with the folder that it assembles; the lock ends with the process.
+    assert in_use(descriptor)
     make().write(tmp_path / "run")
-    assert not stale.exists()
-    assert fresh.exists()
+    assert not left.exists()
+    assert used.exists()
+    os.close(descriptor)
+    make().write(tmp_path / "run")
+    assert not used.exists()
 
 
 def _damage_json(folder, name, change):

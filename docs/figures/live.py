@@ -50,7 +50,7 @@ def main(more):
                 page.goto(address)
                 if of_run:
                     page.click(".runs a")
-                    expect(page.locator(".figures .plot .main-svg").first).to_be_visible(timeout=60_000)
+                    expect(page.locator(".figures .plot .drawn").first).to_be_visible(timeout=60_000)
                     page.wait_for_timeout(500)
                 page.screenshot(path=(more if name else HERE) / f"live{name}.png")
                 page.close()

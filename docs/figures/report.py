@@ -35,7 +35,7 @@ SHOTS = {
 #: Whether every figure in the window is there.
 DRAWN = """[...document.querySelectorAll("[data-figure]")]
     .filter((one) => one.getBoundingClientRect().top < innerHeight && one.getBoundingClientRect().bottom > 0)
-    .every((one) => one.querySelector(".main-svg"))"""
+    .every((one) => one.querySelector(".drawn"))"""
 
 
 def main(folder):

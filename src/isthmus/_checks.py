@@ -11,6 +11,11 @@ from torch import Tensor
 
 from isthmus._errors import DataError, IsthmusError
 
+#: Numbers beyond have no square in float64, with room for sums of many.
+LARGEST = 1e150
+#: torch takes 64 bits; offsets are added to it.
+MAX_SEED = 2**62
+
 
 def fail(who: str, must: str, got: object, do: str, *, error: type[IsthmusError] = IsthmusError) -> NoReturn:
     """Raise ``error`` with the one message pattern of the library.
@@ -66,6 +71,11 @@ def check_integer(who: str, name: str, value: object, *, low: int, high: int | N
     if number < low or (high is not None and number > high):
         fail(who, must, repr(value), f"Choose `{name}` within that range.")
     return number
+
+
+def check_seed(who: str, value: object) -> int:
+    """Return ``value`` as a seed that every generator takes, small offsets added, or fail."""
+    return check_integer(who, "seed", value, low=0, high=MAX_SEED)
 
 
 def as_matrix(
@@ -167,4 +177,13 @@ def as_tensor(
             "Impute, clip or drop them.",
             error=DataError,
         )
+    check_size(who, name, tensor)
     return tensor
+
+
+def check_size(who: str, name: str, tensor: Tensor) -> None:
+    """Fail if numbers are so large that sums of their squares overflow."""
+    largest = float(tensor.abs().max()) if tensor.numel() and tensor.dtype == torch.float64 else 0.0
+    if largest > LARGEST:
+        must, do = f"`{name}` must be at most {LARGEST:g} in size", "Change its unit, or mend what stands for missing."
+        fail(who, must, f"{largest:.3g}, whose square overflows", do, error=DataError)

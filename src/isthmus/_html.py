@@ -1,11 +1,17 @@
-"""Small static HTML for notebooks: escaped, without scripts, readable on light and dark pages."""
+"""Small static HTML for notebooks: without scripts, readable on light and dark pages.
+
+What is HTML already is a ``Markup``; every other text is escaped where it meets HTML.
+"""
 
 from __future__ import annotations
 
-import html
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
+
+from markupsafe import Markup, escape
+
+from isthmus._result import Badge, Result, Table
 
 #: Every word that a result may be summed up by, and its tone.
 TONES = {
@@ -15,6 +21,8 @@ TONES = {
     "undetermined": "doubt",
     "agrees": "good",
     "differs": "doubt",
+    "counts something else": "note",
+    "unexplained": "doubt",
     "fails": "bad",
     "met": "good",
     "not met": "doubt",
@@ -22,6 +30,8 @@ TONES = {
     "holds trivially": "note",
     "not applicable": "note",
     "none": "note",
+    "measured": "good",
+    "empty": "note",
     "conserved": "good",
     "not yet critical": "doubt",
     "drifting": "doubt",
@@ -68,62 +78,89 @@ def plain(text: object, limit: int | None = None) -> str:
 def number(value: object, digits: int = 3) -> str:
     """A short text for a number; a dash for one that is missing or not finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "—" if value is None else plain(value)
+        return "—" if value is None else plain(value, LONGEST)
     if not math.isfinite(value):
         return "—"
     return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
-def name(text: object) -> str:
-    """A name as escaped HTML, isolated from the direction of its neighbours."""
-    whole = plain(text, 2000)
-    return f'<bdi title="{html.escape(whole)}">{html.escape(plain(text, LONGEST))}</bdi>'
+def name(text: object) -> Markup:
+    """A name, isolated from the direction of its neighbours."""
+    return Markup('<bdi title="{}">{}</bdi>').format(plain(text, 2000), plain(text, LONGEST))
 
 
-def told(sentence: object) -> str:
-    """A sentence as escaped HTML."""
-    return html.escape(plain(sentence, 2000))
+def told(sentence: object) -> Markup:
+    """A sentence."""
+    return escape(plain(sentence, 2000))
 
 
-def badge(word: str) -> str:
+def strong(text: object) -> Markup:
+    """What stands out."""
+    return Markup("<b>{}</b>").format(text if isinstance(text, Markup) else told(text))
+
+
+def badge(word: str) -> Markup:
     """The word that sums a result up, in the colour of its tone."""
     colour = _COLOURS[TONES.get(word, "note")]
     style = f"border:1.5px solid {colour};border-radius:1em;padding:.1em .7em;font-weight:600;white-space:nowrap"
-    return f'<span style="{style}"><span style="color:{colour}">●</span> {name(word)}</span>'
+    dot = Markup('<span style="color:{}">●</span>').format(colour)
+    return Markup('<span style="{}">{} {}</span>').format(style, dot, name(word))
 
 
-def items(sentences: Iterable[str]) -> str:
+def items(sentences: Iterable[str]) -> Markup:
     """A list of sentences."""
-    listed = "".join(f"<li>{told(sentence)}</li>" for sentence in sentences)
-    return f'<ul style="margin:.4em 0;padding-left:1.3em">{listed}</ul>' if listed else ""
+    listed = _joined(Markup("<li>{}</li>").format(told(sentence)) for sentence in sentences)
+    return Markup('<ul style="margin:.4em 0;padding-left:1.3em">{}</ul>').format(listed) if listed else listed
 
 
-def bar(share: float, *, strong: bool = False) -> str:
-    """A horizontal bar, ``share`` of its cell."""
-    width = 100 * min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
-    colour = _COLOURS["note"] if strong else "rgba(128,128,128,.45)"
-    inner = f'<div style="width:{width:.1f}%;height:.7em;border-radius:.2em;background:{colour}"></div>'
-    return f'<div style="min-width:9em">{inner}</div>'
+def _joined(parts: Iterable[str], between: str = "") -> Markup:
+    return escape(between).join(parts)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, strong: int | None = None) -> str:
-    """A table of cells that are HTML already; ``strong`` is the row to set apart, and long tables are cut."""
-    style = 'style="text-align:left;padding:.15em .9em .15em 0"'
-    head = "".join(f"<th {style}>{html.escape(one)}</th>" for one in heads)
-    body = ""
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, strong: Sequence[int] = ()) -> Markup:
+    """A table of cells; ``strong`` are the rows to set apart, and long tables are cut."""
+    body = _row("th", heads)
     for index, row in enumerate(rows[:ROWS]):
-        weight = ' style="font-weight:700"' if index == strong else ""
-        body += f"<tr{weight}>" + "".join(f"<td {style}>{cell}</td>" for cell in row) + "</tr>"
-    more = f"<div>… and {len(rows) - ROWS} more rows</div>" if len(rows) > ROWS else ""
-    return f'<table style="border-collapse:collapse;margin:.5em 0"><tr>{head}</tr>{body}</table>{more}'
+        weight = Markup(' style="font-weight:700"') if index in strong else ""
+        body += _row("td", row, weight)
+    more = Markup("<div>… and {} more rows</div>").format(len(rows) - ROWS) if len(rows) > ROWS else ""
+    return Markup('<table style="border-collapse:collapse;margin:.5em 0">{}</table>{}').format(body, more)
 
 
-def card(*parts: str) -> str:
+def _row(tag: str, values: Iterable[object], weight: str = "") -> Markup:
+    cell = Markup('<{0} style="text-align:left;padding:.15em .9em .15em 0">{1}</{0}>')
+    return Markup("<tr{}>{}</tr>").format(weight, _joined(cell.format(tag, value) for value in values))
+
+
+def card(*parts: str) -> Markup:
     """What a notebook shows of one result."""
     style = "border-left:3px solid rgba(128,128,128,.4);padding:.2em 0 .2em 1em;max-width:60em;overflow-wrap:anywhere"
-    return f'<div style="{style}">{"".join(parts)}</div>'
+    return Markup('<div style="{}">{}</div>').format(style, _joined(parts))
 
 
-def heading(*parts: str) -> str:
-    """A line above the rest; the parts are HTML already."""
-    return f'<div style="font-size:1.1em;margin:.2em 0 .5em">{" ".join(parts)}</div>'
+def heading(*parts: str) -> Markup:
+    """A line above the rest."""
+    return Markup('<div style="font-size:1.1em;margin:.2em 0 .5em">{}</div>').format(_joined(parts, " "))
+
+
+def rows(shown: Table) -> Markup:
+    """The brief form of a table; of a long one the part around the rows that are set apart."""
+    heads, cells = shown.briefly()
+    if not heads or not cells:
+        return Markup()
+    start = max(0, min(min(shown.strong, default=0) - 2, len(cells) - ROWS))
+    before = Markup("<div>{} rows above are left out</div>").format(start) if start else Markup()
+    body = [[_cell(cell) for cell in row] for row in cells[start:]]
+    return before + table(heads, body, strong=[row - start for row in shown.strong])
+
+
+def _cell(value: object) -> Markup:
+    if isinstance(value, Badge):
+        return badge(value.word)
+    return told(number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value)
+
+
+def result(shown: Result, *more: str) -> Markup:
+    """What a notebook shows of a result: the answer, why, its tables, and ``more``; what is no Markup is escaped."""
+    answer = heading(badge(shown.verdict), strong(shown.sentence))
+    return card(answer, items(shown.reasons), *map(rows, shown.tables()), *more)

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from isthmus._atomic import shown, write_atomic
 from isthmus._errors import IsthmusError
+from isthmus._inside import Inside
 from isthmus._progress import Progress, ProgressFactory
 
 #: Name of the file.
@@ -46,8 +47,13 @@ def progress_folder(folder: Path) -> Path:
 def forget(path: Path) -> None:
     """Remove a record, and its folder if nothing else is in it."""
     with contextlib.suppress(OSError):
-        path.unlink()
+        _steps(path).remove()
         path.parent.rmdir()
+
+
+def _steps(path: Path) -> Inside:
+    """The record, through no link: neither it nor its folder may be one."""
+    return Inside(path.parent.parent, path.parent.name, path.name)
 
 
 class LiveRecord:
@@ -161,9 +167,8 @@ class LiveRecord:
 
     def _open(self) -> bool:
         """Open for appending; whether the last line has no end."""
-        # Never through a link: what it points to is not ours.
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        self._file = os.open(self.path, flags, 0o666)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        self._file = _steps(self.path).open(flags)
         self._size = os.fstat(self._file).st_size
         if not self._size:
             return False
@@ -209,12 +214,12 @@ class LiveRecord:
                 self._give_up(problem)
 
     def _thin(self) -> None:
-        lines = self.path.read_bytes().splitlines(keepends=True)
+        lines = _steps(self.path).read(limit=2 * self._most).splitlines(keepends=True)
         steps = [i for i, line in enumerate(lines) if line.startswith(b'{"kind": "step"')]
         others = sorted(set(range(len(lines))) - set(steps))
         # The newest step stays, whichever parity it has.
         kept = sorted({*steps[::-2], *others[-_MOST_OTHERS:]})
-        write_atomic(self.path, b"".join(lines[i] for i in kept))
+        write_atomic(_steps(self.path), b"".join(lines[i] for i in kept))
         self._close()
         self._open()
         # From here on as sparse as what is left, or the beginning would thin out again and again.

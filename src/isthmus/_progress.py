@@ -94,20 +94,23 @@ class _Lines:
         now = self._clock()
         if now - self._last >= self._every:
             self._last, self._printed = now, True
-            self._write(now, f"{duration(self._left(now))} left" if self._total else "")
+            left = self._total and self._done <= self._total
+            self._write(f"{duration(self._left(now))} left" if left else "", _numbers(self._numbers))
 
     def close(self) -> None:
         if self._printed:
-            now = self._clock()
-            self._write(now, f"done in {duration(now - self._start)}")
+            # The rank that was tried last is not the answer, nor is its error.
+            numbers = "" if "rank" in self._numbers else _numbers(self._numbers)
+            self._write(f"done in {duration(self._clock() - self._start)}", numbers)
 
     def _left(self, now: float) -> float:
         remaining = max((self._total or 0) - self._done, 0)
         return (now - self._start) * remaining / max(self._done, 1)
 
-    def _write(self, now: float, end: str) -> None:
-        count = f"{self._done}/{self._total}" if self._total else f"{self._done}"
-        parts = [count, _numbers(self._numbers), end]
+    def _write(self, end: str, numbers: str = "") -> None:
+        # Totals may be guesses: beyond one of them there is none.
+        count = f"{self._done}/{self._total}" if self._total and self._done <= self._total else f"{self._done}"
+        parts = [count, numbers, end]
         print(f"{self._label}: " + ", ".join(part for part in parts if part), file=self._out, flush=True)
 
 

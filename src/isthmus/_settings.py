@@ -57,7 +57,7 @@ class Settings:
         choices=("auto", "own", "common"),
     )
     input_noise: float = _setting(0.0, float, "Noise that the last fit adds to copies of the inputs.", low=0.0)
-    seed: int = _setting(0, int, "Of weights and divisions.", low=0)
+    seed: int = _setting(0, int, "Of weights and divisions.", low=0, high=2**62)
 
     def __post_init__(self) -> None:
         for name in KINDS:

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 100_000
 MAX_LINE = 2**24
+#: Bytes of a file, and of what it unpacks to; and how many times the packed bytes that may be, from so many bytes on.
+MAX_BYTES, MAX_RATIO, FREE_BYTES = 2**32, 100, 2**26
 _BLOCK = 2**20  # bytes read at once
 _BATCH = 2**14  # cells converted at once
 _TEXT = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 _KINDS = (*_TEXT, ".parquet", ".npy", ".npz")
 _AGAIN = "The file is damaged or not of this kind: write it again."
-_RAISE = "If the table is meant to be that large, raise `max_bytes`."
+_RAISE = "If the table is meant to be that large, pass `max_bytes` (in Python), or save it unpacked."
 _TURN = "Samples are rows and features are columns: is it transposed?"
 #: What pandas takes for missing, from the empty cell on.
 _MISSING = frozenset(
@@ -70,7 +72,7 @@ def read_table(
     *,
     decimal: str = ".",
     na_values: Sequence[str | float] = (),
-    max_bytes: int = 2**32,
+    max_bytes: int | None = None,
 ) -> pd.DataFrame:
     """Read a table from a text, Parquet or NumPy file: every row as it stands there, or the file is refused.
 
@@ -85,8 +87,9 @@ def read_table(
         comma only where cells that hold one are quoted. It is never guessed.
     na_values : sequence of str or float
         What means missing beside the empty cell, NA and the like: numbers such as -9999 are compared as numbers.
-    max_bytes : int
-        Neither the file nor what it unpacks to may be larger.
+    max_bytes : int, optional
+        Neither the file nor what it unpacks to may be larger. By default 4 GiB, and what a packed file unpacks to may
+        be at most 100 times as large as it is, or 64 MiB.
 
     Returns
     -------
@@ -128,9 +131,9 @@ def _is_one(cell: object, texts: Collection[str], numbers: Collection[float], ma
     return text in texts or (found is not None and float(found[0]) in numbers)
 
 
-def _read(path: str | os.PathLike[str], decimal: str, max_bytes: int) -> pd.DataFrame:
+def _read(path: str | os.PathLike[str], decimal: str, max_bytes: int | None) -> pd.DataFrame:
     who, label = "read_table", shown(path)
-    limit = check_integer(who, "max_bytes", max_bytes, low=1)
+    limit = MAX_BYTES if max_bytes is None else check_integer(who, "max_bytes", max_bytes, low=1)
     check_choice(who, "decimal", decimal, (".", ","))
     try:
         with open_checked(who, path, limit) as (handle, size):
@@ -142,6 +145,9 @@ def _read(path: str | os.PathLike[str], decimal: str, max_bytes: int) -> pd.Data
             if decimal != "." and kind not in _TEXT:
                 got, do = f"a {kind} file, {label}", "Leave --decimal out: its numbers are not written as text."
                 fail(who, "`decimal` must belong to a text file", got, do, error=DataError)
+            if max_bytes is None and kind.endswith((".gz", ".npz", ".parquet")):
+                # A bomb: few bytes that stand for very many.
+                limit = min(limit, max(FREE_BYTES, MAX_RATIO * size))
             if kind == ".parquet":
                 return _read_parquet(handle.read(size), label, limit)
             if kind == ".npy":
@@ -373,7 +379,8 @@ def _read_parquet(data: bytes, label: str, limit: int) -> pd.DataFrame:
         import pyarrow as pa
         from pyarrow import parquet, types
     except ImportError:
-        fail("read_table", f"pyarrow must be there to read {label}", "none", "pip install pyarrow", error=DataError)
+        do = "Install it: pip install 'isthmus[parquet]'."
+        fail("read_table", f"pyarrow must be there to read {label}", "none", do, error=DataError)
 
     def is_text(t: Any) -> bool:
         return types.is_string(t) or types.is_large_string(t)

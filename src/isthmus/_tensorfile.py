@@ -184,6 +184,8 @@ def _dense(who: str, name: str, value: Any) -> Tensor:
         f"a {shown(type(value).__name__)}",
     )
     do = "Convert it to float or integer, dense, on a real device."
+    if np.ma.is_masked(value):
+        fail(who, f"array {shown(name)} must have no masked values", "some", "Fill them in: A.filled(numpy.nan).")
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         try:

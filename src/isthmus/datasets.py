@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus._atomic import open_checked, shown, write_atomic
-from isthmus._checks import check_integer, fail
+from isthmus._checks import check_integer, check_seed, fail
 from isthmus._errors import DataError, FileFormatError
 
 #: Environment variable that names the folder of data sets.
@@ -145,7 +145,7 @@ def balanced_subset(labels: Any, *, classes: Sequence[int], per_class: int, seed
     who = "balanced_subset"
     found = np.asarray(labels).reshape(-1)
     check_integer(who, "per_class", per_class, low=1)
-    check_integer(who, "seed", seed, low=0)
+    check_seed(who, seed)
     if not classes or len(set(classes)) < len(classes):
         fail(who, "`classes` must be different classes, at least one", tuple(classes), "Name each once.")
     rows = []

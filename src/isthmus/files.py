@@ -46,6 +46,7 @@ FORMAT_VERSION = 1
 _HOMES = {
     "FullyConnected": "isthmus.networks._fully_connected",
     "LeakyResNet": "isthmus.networks._leaky_resnet",
+    "SmoothNetwork": "isthmus.networks._smooth",
     "Standardized": "isthmus.networks._standardized",
     "CompactNetwork": "isthmus.networks._standardized",
     "ConvolutionalNet": "isthmus.networks._convolutional",

@@ -10,8 +10,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -21,10 +19,12 @@ from typing import Any, NoReturn, Self
 import numpy as np
 import torch
 
-from isthmus import _folders, _html, files
-from isthmus._atomic import shown
+from isthmus import _html, files
+from isthmus._atomic import open_checked, shown
 from isthmus._checks import check_choice, fail
 from isthmus._errors import DataError, FileFormatError, IsthmusError
+from isthmus._folders import Folder, identity, previous
+from isthmus._inside import Inside
 from isthmus._provenance import provenance
 
 __all__ = ["Outcome", "Run", "check_destination", "configuration_key", "provenance", "worst"]
@@ -180,7 +180,7 @@ class Run:
             [_html.badge(o.status), _html.number(o.value), _html.number(o.expected), _html.name(o.name)]
             for o in self.outcomes
         ]
-        title = _html.heading(_html.badge(self.status), f"<b>{_html.name(self.experiment)}</b>", f"key {self.key}")
+        title = _html.heading(_html.badge(self.status), _html.strong(_html.name(self.experiment)), f"key {self.key}")
         return _html.card(title, _html.table(["outcome", "value", "expected", "statement"], rows))
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
@@ -189,24 +189,12 @@ class Run:
         At every instant ``folder`` is absent, the previous complete Run, or this one. A folder that holds
         anything but a Run is refused.
         """
-        target = check_destination(folder)
-        assembly = target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
-        try:
-            assembly.parent.mkdir(parents=True, exist_ok=True)
-            _folders.sweep(target)
-            assembly.mkdir()
+        target = FOLDER.check(folder if isinstance(folder, Inside) else Path(folder))
+        with FOLDER.replaced(target) as assembly:
             self._assemble(assembly)
-            # Again: somebody may have put a file of their own into the old folder meanwhile.
-            check_destination(target)
-            _folders.install(assembly, target)
-        except OSError as problem:
-            fail("Run.write", f"{shown(target)} must be writable", problem.strerror, "Write elsewhere.")
-        finally:
-            # What is left here is the unfinished new Run, or the previous one after the exchange.
-            shutil.rmtree(assembly, ignore_errors=True)
-        return target
+        return Path(target)
 
-    def _assemble(self, folder: Path) -> None:
+    def _assemble(self, folder: Inside) -> None:
         config = {"schema": SCHEMA, "experiment": self.experiment, "parameters": dict(self.parameters)}
         files.write_json(folder / CONFIG, config)
         files.write_tensors(folder / ARRAYS, self.arrays, {"kind": "run", "key": self.key})
@@ -214,7 +202,7 @@ class Run:
         for name, content in self.figures.items():
             files.write_atomic(folder / name, content)
         # The digests tie the files together: a mixture of two Runs, or a damaged one, is noticed on reading.
-        digests = {path.name: _digest(path) for path in sorted(folder.iterdir())}
+        digests = {name: _digest(folder / name) for name in sorted((*_HASHED, *self.figures))}
         files.write_json(folder / PROVENANCE, {**self.provenance, "key": self.key, "sha256": digests})
 
     @classmethod
@@ -227,11 +215,12 @@ class Run:
             Saying which file is missing, too large, damaged or of an unknown version.
         """
         while True:
-            path = Path(folder)
-            if not path.is_dir() and _folders.previous(path).is_dir():
-                path = _folders.previous(path)
-            identity = _folders.identity(path)
-            if identity is None:
+            path = Inside(folder)
+            if not path.is_folder():
+                old = Inside(path.root.parent) if not path.parts else Inside(path.root, *path.parts[:-1])
+                path = old / previous(path.name) if old.is_folder(previous(path.name)) else path
+            before = identity(path)
+            if before is None:
                 _bad(path, "a Run must be a folder", "no such folder", "Check the path.")
             problem, run = None, None
             try:
@@ -239,7 +228,7 @@ class Run:
             except (DataError, OSError) as error:
                 problem = error
             # Replaced while it was read? Then the new one is complete, and wanted.
-            if _folders.identity(path) != identity:
+            if identity(path) != before:
                 continue
             if isinstance(problem, OSError):
                 _bad(path, "the files of a Run must be readable", problem.strerror, "Check them.")
@@ -249,9 +238,9 @@ class Run:
                 return run
 
     @classmethod
-    def _read(cls, path: Path, max_bytes: int) -> Self:
+    def _read(cls, path: Inside, max_bytes: int) -> Self:
         again = "Run the experiment again."
-        missing = [name for name in _REQUIRED if not (path / name).is_file()]
+        missing = [name for name in _REQUIRED if not path.is_file(name)]
         if missing:
             _bad(path, f"a Run must hold {', '.join(_REQUIRED)}", f"no {', '.join(missing)}", again)
         config = _mapping(path, CONFIG)
@@ -260,20 +249,12 @@ class Run:
             _bad(path, must, shown(config.get("schema")), "Upgrade isthmus.")
         found = dict(_mapping(path, PROVENANCE))
         digests, key = found.pop("sha256", None), found.pop("key", None)
-        figures = [name for name in FIGURES if (path / name).is_file()]
+        figures = [name for name in FIGURES if path.is_file(name)]
         if not isinstance(digests, dict) or sorted(digests) != sorted((*_HASHED, *figures)):
             _bad(path, f"the files must be those listed in {PROVENANCE}", "others", again)
         for name, digest in digests.items():
             limit = max_bytes if name == ARRAYS else _MAX_FIGURE if name in FIGURES else _MAX_JSON
-            size = (path / name).stat().st_size
-            if size > limit:
-                _bad(
-                    path,
-                    f"`{name}` must have at most {limit} bytes",
-                    size,
-                    "Raise `max_bytes` if you trust it.",
-                )
-            if digest != _digest(path / name):
+            if digest != _digest(path / name, limit):
                 _bad(path, f"`{name}` must have the SHA-256 in {PROVENANCE}", "another one", again)
         tensors, _ = files.read_tensors(path / ARRAYS, max_bytes=max_bytes)
         listed = files.read_json(path / VERDICTS, max_bytes=_MAX_JSON)
@@ -290,7 +271,7 @@ class Run:
                 {name: tensor.numpy() for name, tensor in tensors.items()},
                 tuple(Outcome(**outcome) for outcome in listed),
                 found,
-                {name: (path / name).read_bytes() for name in figures},
+                {name: path.read(name, limit=_MAX_FIGURE) for name in figures},
             )
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"Run.read: {shown(path)}: {error}") from error
@@ -313,32 +294,8 @@ def configuration_key(experiment: str, parameters: Mapping[str, Any]) -> str:
 
 
 def check_destination(folder: str | os.PathLike[str]) -> Path:
-    """Return the real path of ``folder`` if a Run may be written there, or fail; nothing is changed.
-
-    Call it before a long computation: it must be absent, empty, or a Run with no other file in it.
-    """
-    who, do = "Run.write", "Choose another folder, or move what is in it."
-    # The real path: a symbolic link keeps pointing where it did, and the folder it points to is replaced.
-    target = Path(os.path.realpath(folder))
-    if not target.name:
-        fail(who, "`folder` must be a folder that can be replaced", target, do)
-    if target.exists() and not target.is_dir():
-        fail(who, "`folder` must be a folder", f"{shown(target)}, a file", do)
-    if not target.is_dir():
-        return target
-    names = sorted(entry.name for entry in target.iterdir())
-    strange = [name for name in names if name not in (*_REQUIRED, *FIGURES, REPORT)]
-    if strange:
-        others = ", ".join(shown(name, 60) for name in strange[:5]) + (", …" if len(strange) > 5 else "")
-        fail(who, "`folder` must be absent, empty or a Run", f"{shown(target)}, which also holds {others}", do)
-    if names and not _is_run(target):
-        fail(
-            who,
-            "`folder` must be absent, empty or a Run",
-            f"{shown(target)}, a damaged or foreign folder",
-            do,
-        )
-    return target
+    """Return the real path of ``folder`` if a Run may be written there, or fail; nothing is changed."""
+    return FOLDER.check(Path(folder))
 
 
 def _jsonable(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -355,6 +312,8 @@ def _jsonable(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _scalar(name: str, value: object) -> float | int | bool | str | None:
     """A JSON scalar: NumPy and torch scalars unwrapped, non-finite numbers as text."""
+    if np.ma.is_masked(value):
+        return None
     if isinstance(value, (np.generic, np.ndarray, torch.Tensor)) and value.ndim == 0:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -365,6 +324,9 @@ def _scalar(name: str, value: object) -> float | int | bool | str | None:
 
 
 def _frozen(name: str, value: object) -> np.ndarray:
+    if np.ma.is_masked(value):
+        do = "Fill them in: A.filled(numpy.nan)."
+        fail("Run", f"`arrays[{name!r}]` must have no masked values", "some", do)
     array = np.array(value, order="C")
     if not isinstance(name, str) or not name or array.dtype.kind not in "biuf":
         fail(
@@ -377,26 +339,29 @@ def _frozen(name: str, value: object) -> np.ndarray:
     return array
 
 
-def _bad(path: Path, must: str, got: object, do: str) -> NoReturn:
+def _bad(path: Inside, must: str, got: object, do: str) -> NoReturn:
     fail(f"Run.read: {shown(path)}", must, got, do, error=FileFormatError)
 
 
-def _mapping(path: Path, name: str) -> dict[str, Any]:
+def _mapping(path: Inside, name: str) -> dict[str, Any]:
     content = files.read_json(path / name, max_bytes=_MAX_JSON)
     if not isinstance(content, dict):
         _bad(path, f"`{name}` must be a JSON object", type(content).__name__, "Run it again.")
     return content
 
 
-def _is_run(folder: Path) -> bool:
+def _is_run(folder: Inside) -> bool:
     """Whether the folder was written by us: all files there, and a configuration of a schema we can name."""
     try:
-        complete = all((folder / name).is_file() for name in _REQUIRED)
+        complete = all(folder.is_file(name) for name in _REQUIRED)
         return complete and {"schema", "experiment", "parameters"} <= set(_mapping(folder, CONFIG))
     except (IsthmusError, OSError):
         return False
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
+def _digest(path: Inside, limit: int = _MAX_ARRAYS) -> str:
+    with open_checked("Run.read", path, limit) as (stream, _):
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+FOLDER = Folder("Run.write", "a Run", (*_REQUIRED, *FIGURES, REPORT), lambda folder, _: _is_run(folder))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from judged import status, verdict
 
+import isthmus
 from isthmus import FullyConnected, IsthmusError
 from isthmus.claims._base import CLAIMS, Subject
 from isthmus.claims._evidence import random_subject
@@ -78,6 +79,55 @@ def test_an_identity_that_is_too_cheap_fails(samples, monkeypatch):
     monkeypatch.setattr(domains, "parameter_norms", lambda net: type("N", (), {"total": net.depth + 0.5})())
     assert status("C-bn-5", samples["C-bn-5"][0]) == "fails"  # log 2 is missing
     assert status("C-bn-5", plane()) == "fails"
+
+
+def bent_line(share=1.0):
+    """t ↦ (t, |t|) and a network that gives ``share`` of it: through one dimension, at depth 3."""
+    t = torch.linspace(-1.0, 1.0, 60, dtype=torch.float64)
+    read = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    signs = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    last = share * torch.tensor([[1.0, -1.0], [1.0, 1.0]], dtype=torch.float64)
+    # Positive on its way: the second layer's neurons are [t]_+ and [-t]_+.
+    net = FullyConnected.from_weights(
+        [read, signs, last], [torch.full((1,), 2.0), torch.tensor([-2.0, 2.0]), torch.zeros(2)]
+    )
+    return Subject(net.double(), torch.stack([t, t.abs()], 1))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.98])
+def test_tangents_of_samples_and_what_is_nearly_the_identity(share):
+    subject = bent_line(share)
+    found = verdict("C-bn-5", subject)
+    assert found.status == "holds"
+    # The two halves are at a right angle; of a share of the identity, lengths are that share.
+    assert_close(found.rhs, 3.0 + math.log(2.0) + 2 * math.log(share))
+    assert status("C-bn-5", bent_line(0.5)) == "not applicable"
+
+
+def test_a_network_that_is_nearly_the_identity_and_too_cheap_fails(monkeypatch):
+    monkeypatch.setattr(domains, "parameter_norms", lambda net: type("N", (), {"total": net.depth + 0.5})())
+    assert status("C-bn-5", bent_line(0.98)) == "fails"
+
+
+def test_a_plane_without_tangents_says_nothing():
+    X = gaussian(60, 2, seed=1)
+    net = pad(FullyConnected.from_weights([torch.eye(2).double()]), 3, signed=True).network
+    assert "angle" in verdict("C-bn-5", Subject(net, X)).reason
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_bound_of_two_points_holds_for_any_network_and_directions(seed):
+    """‖θ‖² ≥ kL + Σ log(1 + sin φ) + 2 min log|Jf(x)T|_k, whether f is the identity or not."""
+    subject = random_subject([4, 8, 8, 4], scale=0.5 + 0.3 * seed, seed=seed)
+    J = isthmus.measures.jacobian(subject.net, subject.X[:8])
+    total = parameter_norms(subject.net).total
+    for k in (1, 2, 3):
+        T = torch.stack([orthogonal(4, k, seed=10 * seed + i) for i in range(8)])
+        U, s, _ = torch.linalg.svd(J @ T, full_matrices=False)
+        volumes = 2 * s.log().sum(1)
+        for i in range(1, 8):
+            bound = 3 * k + bending_cost(U[0], U[i]) + float(torch.minimum(volumes[0], volumes[i]))
+            assert total >= bound - 1e-9
 
 
 @pytest.mark.parametrize(("d", "k"), [(2, 1), (4, 1), (4, 2), (5, 3)])

@@ -79,6 +79,11 @@ def moved(factor, only=None):
     return corrupt
 
 
+def with_known(**known):
+    """A twin: something that is not so is said of the network."""
+    return lambda patch, subject: subject.replace(known={**subject.known, **known})  # noqa: ARG005
+
+
 def meeting(patch, subject):  # noqa: ARG001
     """Three sectors that meet in the middle of the samples."""
     middle = ((subject.X.amin(0) + subject.X.amax(0)) / 2 + 1e-3).numpy()
@@ -212,10 +217,12 @@ TWINS = {
     "C-rank-8": longer_path,
     "C-rank-9": moved(1.5, only=1),
     "C-rank-11": meeting,
+    "C-rank-15": with_known(rank=0),
     "C-bn-1": scaled("bottleneck2023._jacobian_bounds.parameter_norms", 1e-4),
     "C-bn-2": both(scaled("bottleneck2023._costs.parameter_norms", 1e-4), dearer_join),
     "C-bn-3": another_map,
     "C-bn-4": scaled("bottleneck2023._costs.linear_values", 3.0),
+    "C-bn-5": scaled("bottleneck2023._domains.parameter_norms", 1e-4),
     "C-bn-6": larger_weights,
     "C-bn-7": scaled("bottleneck2023._balanced.ntk_trace", 1e-4),
     "C-bn-8": scaled("bottleneck2023._balanced.representation_spectra", 1e3),
@@ -223,6 +230,7 @@ TWINS = {
     "C-bn-11": scaled("bottleneck2023._curvature.parameter_norms", 1e-4),
     "C-bn-13": shifted_layer,
     "C-bn-14": bent_cost,
+    "C-bn-16": scaled("bottleneck2023._kernel_floor.ntk_trace", 1e-4),
     "C-ham-1": scaled("hamiltonian2024._identity._bare_cost", 1e-4),
     "C-ham-3": wrong_shares,
     "C-ham-4": moved(1.1),
@@ -271,6 +279,7 @@ def test_no_false_fail_on_networks_of_all_kinds(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_no_false_fail_on_two_thousand_networks(monkeypatch):
     statuses, caught = survey(range(10_000, 12_000), monkeypatch)
     judged = {identity for identity, status in statuses if status == "holds"}

@@ -33,7 +33,7 @@ def test_a_fully_connected_network_of_rank_two():
     assert result.stationarity.stationary
     found = isthmus.verify(net, X, Y, ridge=2e-3)
     assert found.failed == ()
-    expected = {f"C-rank-{n}" for n in (1, 5, 9)} | {f"C-bn-{n}" for n in (1, 2, 6, 7, 8, 9, 11)}
+    expected = {f"C-rank-{n}" for n in (1, 5, 9, 15)} | {f"C-bn-{n}" for n in (1, 2, 6, 7, 8, 9, 11, 16)}
     expected |= {f"C-feat-{n}" for n in (1, 2, 3, 5, 11, 12)}
     assert holding(found) >= expected
     # Each could have failed: no margin is the whole of its larger side.
@@ -60,10 +60,11 @@ def test_an_autoencoder_of_a_surface():
     z = 2 * torch.rand(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) - 1
     X = torch.cat([z, 0.3 * z.abs()], 1)
     X = X - X.mean(0)
-    net = FullyConnected([4, *[24] * 5, 4], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    net = FullyConnected([4, *[24] * 5, 4], dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     result = isthmus.train(net, X, X, ridge=1e-4, finish="stationary")
     assert result.stationarity.stationary
     found = isthmus.verify(net, X, X, ridge=1e-4)
-    assert found.failed == () and len(holding(found)) >= 17
+    assert found.failed == () and len(holding(found)) >= 20
+    assert {"C-rank-12", "C-rank-15", "C-bn-5", "C-bn-16"} <= holding(found)
     assert found["C-rank-12"].status == "holds" and found["C-rank-12"].margin < 0.1
     assert "rank-2 network" in found.closing

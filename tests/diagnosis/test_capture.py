@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 from architectures import ARCHITECTURES, mlp, resnet, transformer, unet
 from isthmus import IsthmusError
-from isthmus.diagnosis._capture import capture, first_tensor, in_float64, run_hooked, untouched, unwrap
+from isthmus.diagnosis._calls import first_tensor
+from isthmus.diagnosis._capture import capture, in_float64, run_hooked, untouched, unwrap
 from isthmus.diagnosis._inputs import batches
 from tools import assert_close, gaussian
 

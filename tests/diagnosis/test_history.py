@@ -15,7 +15,6 @@ from torch import nn
 from isthmus import DataError, FileFormatError, IsthmusError, diagnose_checkpoints
 from isthmus.diagnosis import History, LayerSnapshot, Monitor, Snapshot, SpectrumSnapshot
 from isthmus.files import write_tensors
-from isthmus.plotting.history import draw_history
 from isthmus.plotting.style import render
 from tools import assert_close, gaussian, three_part_net
 
@@ -166,9 +165,9 @@ def test_pictures():
         history.plot(layer="9")
     recorded(spoil=True)[0].plot()
     deep, _ = recorded(three_part_net(2, depth=10, d_in=5, d_out=2, dtype=torch.float32).to_torch(), steps=2)
-    assert len(deep.plot().axes) == 5  # the colours of many layers have an axis
+    assert len(deep.plot().axes) == 5  # the map of the layers has an axis of its colours
     assert History(()).sentence == "Nothing was recorded."
-    draw_history(History(()).to_dict()).draw_without_rendering()
+    History(()).plot().draw_without_rendering()
     assert len(History(()).to_frame()) == 0
 
 

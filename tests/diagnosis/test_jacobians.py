@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from architectures import ARCHITECTURES
-from isthmus.diagnosis._capture import count_samples, in_float64, survey, take, untouched
+from isthmus.diagnosis._calls import count_samples, take
+from isthmus.diagnosis._capture import in_float64, survey, untouched
 from isthmus.diagnosis._jacobians import DIRECTIONS, layer_jacobians
 from isthmus.measures import agop, jacobian_spectra
 from tools import assert_close, gaussian, random_net

@@ -38,7 +38,7 @@ def measured(samples: int) -> dict:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         net = nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 8))
-    found = diagnose(net, Stream(samples), jacobian_samples=0)
+    found = diagnose(net, Stream(samples), jacobian_samples=0, budget=None)
     few = next(iter(Stream(samples)))[:1024]
     twin = net[0].double()(few.double()).detach()
     direct = torch.linalg.svdvals(twin - twin.mean(0)) / len(few) ** 0.5

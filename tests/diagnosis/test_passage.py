@@ -30,7 +30,7 @@ class Sum(nn.Module):
 
 def test_shares_of_two_ways():
     X = gaussian(50, 2)
-    shares = bypass(Sum(3.0, 1.0), ((X,), {}), ["left", "right", "last"])
+    shares = bypass(Sum(3.0, 1.0), ((X,), {}), ["left", "right", "last"]).shares
     d = X - X[0]
     both = (3 * d[:, 0] + d[:, 1]).square().sum()
     assert_close(shares["left"], d[:, 1].square().sum() / both)
@@ -47,7 +47,7 @@ def test_gates_of_real_architectures(name):
     names = [n for n, m in module.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d, nn.LSTM, nn.Embedding))]
     names = [n for n in names if "out_proj" not in n]  # attention never calls it
     with untouched(module):
-        shares = bypass(module, ((X,), {}), names)
+        shares = bypass(module, ((X,), {}), names).shares
     assert shares[names[-1]] <= NOTHING
     assert shares[names[0]] <= NOTHING
     bypassed = {n for n, share in shares.items() if share > 1e-6}
@@ -63,7 +63,7 @@ def test_a_layer_that_is_called_twice_is_frozen_twice():
         def forward(self, x):
             return self.layer(torch.tanh(self.layer(x))) + 0.0
 
-    assert bypass(Twice(), ((gaussian(5, 3),), {}), ["layer"])["layer"] == 0.0
+    assert bypass(Twice(), ((gaussian(5, 3),), {}), ["layer"]).shares["layer"] == 0.0
 
 
 def test_what_never_varies_and_what_depends_on_the_data():
@@ -78,8 +78,8 @@ def test_what_never_varies_and_what_depends_on_the_data():
             out = self.layer(x)
             return self.layer(out) if not torch.equal(x, x[:1].expand_as(x)) else out
 
-    assert math.isnan(bypass(Fickle(), ((gaussian(5, 2),), {}), ["layer"])["layer"])
+    assert math.isnan(bypass(Fickle(), ((gaussian(5, 2),), {}), ["layer"]).shares["layer"])
     silent = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).double()
     silent[1].weight.data.zero_()
-    assert math.isnan(bypass(silent, ((gaussian(5, 2),), {}), ["0"])["0"])
+    assert math.isnan(bypass(silent, ((gaussian(5, 2),), {}), ["0"]).shares["0"])
     assert not silent[0]._forward_hooks

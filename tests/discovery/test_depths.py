@@ -16,6 +16,8 @@ import isthmus
 from isthmus import IsthmusError, RankProfile, depth_range
 from isthmus.constructions import rank_one
 from isthmus.discovery._depths import depth_intervals
+from isthmus.plotting.style import new_figure
+from tools import assert_close
 
 
 def profile_of(ranks, cost, R1, *, depth=8, strength=0.01, states=None):
@@ -90,6 +92,17 @@ def test_a_profile_by_hand(found):
     assert (other.low, other.high) == (20, 0.11 / 0.00125 + 20)
     assert [other.best(L) for L in (1, 21, 200, 10**4)] == [3, 2, 1, 0]
     assert "depth" in other.sentence and other.to_dict()["rows"][0]["rank"] == 0
+
+
+def test_the_picture_has_a_line_for_every_rank_and_the_range(found):
+    here = depth_range(with_profile(found, profile_of([1, 2, 3], [0.11, 0.0, 0.0], [50.0, 30.0, 10.0])), fixed="ridge")
+    (axes,) = here.plot(new_figure(6.0, 4.0, dpi=30)).axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert {"a constant", "rank 1", "rank 2"} <= set(lines)
+    depths, losses = lines["rank 2"].get_data()
+    assert_close(losses, [0.00125 * (2 * depth + 30.0) for depth in depths])
+    (span,) = axes.patches
+    assert (span.get_x(), span.get_x() + span.get_width()) == pytest.approx((here.low, here.high))
 
 
 def test_states(found):

@@ -11,6 +11,7 @@ from isthmus import FullyConnected, IsthmusError, loss_plateau
 from isthmus.constructions import bipartite_data, bipartite_optimum
 from isthmus.discovery._plateau import _judged, _resized
 from isthmus.objective import cost
+from isthmus.plotting.style import new_figure
 from tools import assert_close, gaussian, generator, random_net
 
 
@@ -37,6 +38,10 @@ def test_the_curve_of_one_hot_outputs_is_known_at_every_width(classes, each):
     assert_close(loss_of(here.network, torch.eye(N, dtype=torch.float64), Y, ridge), here.loss, rtol=0.01, reason="1 %")
     assert here.network.dims[1] == classes
     assert str(classes) in here.sentence and here.to_dict()["state"] == "plateau"
+    (axes,) = here.plot(new_figure(6.0, 4.0, dpi=30)).axes
+    drawn = {line.get_label(): line.get_data() for line in axes.lines}
+    assert_close(drawn["least up to this width"][1], list(here.losses))
+    assert drawn[f"from width {classes} on"][0][0] == classes
 
 
 def test_the_data_of_high_rank_need_a_quarter_of_the_square():

@@ -192,7 +192,7 @@ def test_cells_are_coloured_by_rank_and_agreement_or_not_at_all(found):
 def test_the_whole_picture(made):
     figure = picture.draw_sweep(made.frame, made.names, estimate_costs, title=made.title, where={"ridge": 1e-3})
     told = texts(figure)
-    assert len(figure.axes) == 3 and "Parameter norm at ridge = 0.001" in told
+    assert len(figure.axes) == 3 and "‖θ‖² against depth at ridge = 0.001" in told
     assert any(one.startswith("rank 2: slope 2 (") for one in told)
     assert render(figure).startswith(b"\x89PNG")
     assert picture.draw_sweep(made.frame, made.names).axes  # without an estimate there are points alone

@@ -15,8 +15,8 @@ from isthmus._errors import FileFormatError
 from isthmus._strict_json import dumps
 from isthmus.compression import Certificate, LayerChange
 from isthmus.compression._certificate import DOMAINS
+from isthmus.plotting.figure import LAYERS
 from isthmus.report import compression_page
-from isthmus.report.layers import LAYERS
 from isthmus.report.page import Table
 from isthmus.report.save import page_of
 from isthmus.report.write import render

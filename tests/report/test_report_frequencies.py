@@ -11,9 +11,9 @@ from torch import nn
 
 from isthmus import ConvolutionalNet, FileFormatError, diagnose
 from isthmus.measures import filter_spectra
+from isthmus.plotting.frequencies import plane
 from isthmus.report import page_of, save_report, write
 from isthmus.report.diagnosis_page import page_of_document
-from isthmus.report.frequencies import plane
 from isthmus.report.page import Table
 from tools import assert_close, gaussian, generator
 
@@ -73,7 +73,6 @@ def test_the_section(size):
 
 
 def test_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "get_plotlyjs", lambda: "// Plotly")
     net = made(4)
     found = diagnose(net, gaussian(30, 16), jacobian_samples=0)
     save_report(found, tmp_path / "report.html")
@@ -112,7 +111,6 @@ def test_signals_and_images_in_one_network():
     "hostile", [{"verdict": ["x"], "reasons": [1]}, {"mean": []}, {"reasons": 3}, {"verdict": "<b>" * 10**4}, [1, 2]]
 )
 def test_a_strangers_verdict(hostile, monkeypatch):
-    monkeypatch.setattr(write, "get_plotlyjs", lambda: "// Plotly")
     document = json.loads(diagnose(made((5,)), gaussian(20, 5), jacobian_samples=0).to_json())
     document["whole"]["kept_frequencies"] = hostile
     try:

@@ -23,7 +23,7 @@ def test_the_answer_is_there():
         assert part in shown, part
     assert "k = 2" in profile()._repr_html_()
     assert "pi is three" in run()._repr_html_() and "differs" in run()._repr_html_()
-    assert "and 36 more rows" in profile({k: 1.0 / k for k in range(1, 61)})._repr_html_()
+    assert "36 rows above are left out" in profile({k: 1.0 / k for k in range(1, 61)})._repr_html_()
 
 
 def test_names_are_escaped():
@@ -36,4 +36,3 @@ def test_names_are_escaped():
 
 def test_numbers():
     assert [_html.number(v) for v in (None, float("nan"), 3, 0.12345, "nan")] == ["—", "—", "3", "0.123", "nan"]
-    assert "width:0.0%" in _html.bar(float("nan")) and "width:100.0%" in _html.bar(7.0)

@@ -11,21 +11,15 @@ import pytest
 import isthmus
 from docs_site import DOCS
 from isthmus import FileFormatError
+from isthmus.plotting import sweeps
 from isthmus.plotting.sweeps_cells import gather
-from isthmus.report import page_of, sweep_figures, sweep_page, sweep_phase, write
+from isthmus.report import page_of, sweep_page, sweep_phase, write
 from isthmus.report.page import Badge, Notes, Phase, Table
 from reported import HOSTILE
 from swept import DEPTHS, RIDGES, norm_at, rank_at, result_of, row_of, spectrum_at, sweep_result, unfinished
 from tools import assert_close
 
 ROUNDED = "figures carry five digits, spectra three"
-
-
-@pytest.fixture(autouse=True)
-def _without_plotly(request, monkeypatch):
-    """Five megabytes of somebody else's script say nothing about ours, and take their time."""
-    if request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr(write, "get_plotlyjs", lambda: "// Plotly")
 
 
 @pytest.fixture(scope="module")
@@ -213,9 +207,6 @@ def test_hostile_names_values_and_errors_are_text():
     for name in ("figures", "phases"):
         block = re.search(rf'id="{name}">(.*?)</script>', text, flags=re.DOTALL)
         assert block is not None and not set("<>&\u2028\u2029") & set(block[1])
-    # Names for Plotly, which reads a little HTML, are escaped once more.
-    drawn = json.dumps([[one.layout, one.data] for one in page_of(hostile()).figures()])
-    assert "<img" not in drawn and "&lt;img" in drawn and "</script" not in drawn
     assert max(len(row[-1]) for row in blocks(page_of(hostile()), Phase)["phase"].content["runs"]) <= sweep_phase.ERROR
 
 
@@ -266,7 +257,7 @@ def test_the_same_result_the_same_bytes_and_the_folder_by_name(tmp_path):
 
 def test_colours_of_ranks_are_the_same_everywhere():
     css = write._asset("report.css")
-    for rank, colour in enumerate(sweep_figures.COLOURS):
+    for rank, colour in enumerate(sweeps.COLOURS):
         assert f".r{rank} {{ --rank: var(--{colour[1:]}); }}" in css
 
 

@@ -105,10 +105,10 @@ def test_every_figure_on_a_phone_and_in_the_dark(fresh):
     assert all(watched.drawn())
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     blue = "getComputedStyle(document.querySelector('.cells .r2.firm')).backgroundColor"
-    line = f"{PLOT}.data[0].line.color"
+    line = "getComputedStyle(document.querySelector('[data-figure=cell] .trace .mark')).stroke"
     before = page.evaluate(blue), page.evaluate(line)
     page.emulate_media(color_scheme="dark")
-    watched.until(f"{line} !== '{before[1]}'")
+    assert page.evaluate(line) != before[1]
     assert page.evaluate(blue) != before[0] and all(watched.drawn())
 
 

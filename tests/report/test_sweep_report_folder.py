@@ -8,7 +8,7 @@ import pytest
 import isthmus
 from isthmus.cli import main
 from isthmus.engines.base import Engine, execute
-from isthmus.report import page_of, write
+from isthmus.report import page_of
 from isthmus.report.page import Phase
 from tools import assert_close
 
@@ -22,11 +22,6 @@ class Here(Engine):
         for task in tasks:
             started(task, "here")
             yield from execute(task)
-
-
-@pytest.fixture(autouse=True)
-def _without_plotly(monkeypatch):
-    monkeypatch.setattr(write, "get_plotlyjs", lambda: "// Plotly")
 
 
 @pytest.fixture(scope="module")

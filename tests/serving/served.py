@@ -57,7 +57,7 @@ def served(folder):
     ready, over = threading.Event(), threading.Event()
 
     async def answer():
-        runner = serving.web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.2)
+        runner = server.runner()
         await runner.setup()
         await serving.web.SockSite(runner, listening).start()
         ready.set()

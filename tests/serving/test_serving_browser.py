@@ -116,7 +116,7 @@ def test_it_follows_a_discovery_to_its_end(browser, runs):
         watched = Watched(browser, port, server.token)
         watched.open("found")
         page = watched.page
-        page.wait_for_selector("[data-figure=error] .scatterlayer path")
+        page.wait_for_selector("[data-figure=error] .mark")
         assert page.text_content("#state") == "running"
         assert "3 outputs" in page.text_content("#sentence")
         assert page.is_visible(".bar")
@@ -128,13 +128,13 @@ def test_it_follows_a_discovery_to_its_end(browser, runs):
         assert page.text_content("#sentence") == files.read_json(runs / "found" / "discovery.json")["sentence"]
         assert not page.is_visible("#progress")
         assert watched.points("loss") > seen
-        assert page.locator(".figures .plot .scatterlayer path").count() > 8
+        assert page.locator(".figures .plot .mark").count() > 8
         assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
         page.click("#report a")
         page.wait_for_selector("html[data-ready]")
         page.locator("[data-figure=profile] .plot").scroll_into_view_if_needed()
-        page.wait_for_selector("[data-figure=profile] .main-svg")
-        assert page.locator("[data-figure=profile] .scatterlayer path").count() > 2
+        page.wait_for_selector("[data-figure=profile] .drawn")
+        assert page.locator("[data-figure=profile] .mark").count() > 2
         assert watched.complaints == []
         watched.context.close()
 
@@ -147,7 +147,7 @@ def test_it_says_that_it_was_killed_and_goes_on(browser, runs, monkeypatch):
         wait_for_stages(runs, 2)
         watched = Watched(browser, port, server.token)
         watched.open("found")
-        watched.page.wait_for_selector("[data-figure=loss] .scatterlayer path")
+        watched.page.wait_for_selector("[data-figure=loss] .mark")
         process.send_signal(signal.SIGKILL)
         process.wait()
         watched.state("killed?")
@@ -176,16 +176,16 @@ def test_narrow_dark_and_hostile(browser, tmp_path):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.click(".runs a")
         page.wait_for_selector("html[data-ready]")
-        page.wait_for_selector("[data-figure=spectrum] .scatterlayer path")
+        page.wait_for_selector("[data-figure=spectrum] .mark")
         assert "<img src=x on" in page.text_content("[data-figure=spectrum] h3")
         assert page.locator("img").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        ink = page.eval_on_selector("[data-figure=spectrum] .plot", "plot => plot.layout.font.color")
+        ink = page.eval_on_selector("[data-figure=spectrum] .drawn", "svg => getComputedStyle(svg).fill")
         page.focus("#theme")
         page.keyboard.press("Enter")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
-        assert page.eval_on_selector("[data-figure=spectrum] .plot", "plot => plot.layout.font.color") != ink
+        assert page.eval_on_selector("[data-figure=spectrum] .drawn", "svg => getComputedStyle(svg).fill") != ink
         assert watched.complaints == []
         watched.context.close()
 

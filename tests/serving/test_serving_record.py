@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from isthmus._inside import Inside, Refused
 from isthmus._live import LIVE
 from isthmus.serving import record as reading
-from isthmus.serving.inside import Inside, Refused
 from isthmus.serving.record import GONE, POINTS, SILENT, Follower, Record, is_alive
 from served import end, start, step, write_record
 

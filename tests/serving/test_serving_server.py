@@ -73,7 +73,7 @@ def test_pages(get, ids):
     answer, body = get(f"/report/{ids['found']}")
     assert (answer.status, body) == (200, b"<p>the report</p>")
     assert "sandbox" in answer.headers["Content-Security-Policy"]
-    for name in ("plotly.js", "theme.js", "live.js", "live.css", "report.css"):
+    for name in ("draw.js", "theme.js", "live.js", "live.css", "report.css"):
         answer, body = get(f"/assets/{name}")
         assert answer.status == 200 and len(body) > 100
 
@@ -112,6 +112,20 @@ def test_other_names_of_this_machine_are_refused(get, host):
 
 def test_localhost_is_a_name_too(get, running):
     assert get("/", host=[f"localhost:{running[1]}"])[0].status == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1", "http://127.0.0.1:1"])
+def test_pages_of_other_origins_are_refused(get, running, origin):
+    assert get("/", headers={"Origin": origin})[0].status == 403
+    assert get("/", headers={"Origin": f"http://127.0.0.1:{running[1]}"})[0].status == 200
+
+
+def test_half_of_a_request_is_not_waited_for(root, monkeypatch):
+    monkeypatch.setattr(serving, "HEADERS", 0.5)
+    with served(root) as (_, port), socket.create_connection(("127.0.0.1", port), timeout=20) as half:
+        half.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1")
+        # Closed by the server; a connection that is kept would run into the time-out.
+        assert half.recv(1000) == b""
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])

@@ -14,6 +14,7 @@ import pytest
 from inline import Inline
 from tiny import Tiny
 
+from isthmus._inside import Inside
 from isthmus.runs import Outcome, Run
 from isthmus.sweeps import read, sweep
 from isthmus.sweeps.index import append, changed, read_index
@@ -105,13 +106,13 @@ def test_the_folders_decide(tmp_path):
     found = sweep(Tiny, GRID, out=tmp_path, engine=Inline())
     first, second, _ = found.frame.index
     index = look(tmp_path)
-    assert changed(tmp_path, index) == set()
-    made = make_index(tmp_path, read_plan(tmp_path))
+    assert changed(Inside(tmp_path), index) == set()
+    made = make_index(Inside(tmp_path), read_plan(Inside(tmp_path)))
     assert (made.head, made.planned, made.finished) == (index.head, index.planned, index.finished)
     # Gone, and moved to another time: only the first is news.
     (tmp_path / RUNS / first).rename(tmp_path / "aside")
     os.utime(tmp_path / RUNS / second, (1e9, 1e9))
-    assert changed(tmp_path, index) == {first}
+    assert changed(Inside(tmp_path), index) == {first}
     assert read(tmp_path).counts == {"done": 2, "waiting": 1}
     (tmp_path / "aside").rename(tmp_path / RUNS / first)
     assert read(tmp_path).counts == {"done": 3}
@@ -136,11 +137,11 @@ def test_a_damaged_index_is_made_again(tmp_path, damage):
         path.write_bytes(os.urandom(1000))
     elif damage == "half a line":
         path.write_bytes(content[:-20])
-        append(tmp_path, found.frame.index[0], read_index(tmp_path).finished[found.frame.index[0]])
+        append(Inside(tmp_path), found.frame.index[0], read_index(Inside(tmp_path)).finished[found.frame.index[0]])
     elif damage == "another plan":
         path.write_bytes(content.replace(b'"plan":"', b'"plan":"0'))
     assert read(tmp_path).frame.equals(found.frame)
-    again = read_index(tmp_path)
+    again = read_index(Inside(tmp_path))
     assert again is not None
     assert len(again.finished) == 3
 

@@ -1,26 +1,27 @@
-"""Pairs of steps and changes of the gradient: what is kept, and that products need not be computed anew."""
+"""Pairs of steps and changes of the gradient: what is kept, of one network and of several, and the recursion."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from isthmus.training._lbfgs import Pairs, Window
+from isthmus.training._lbfgs import FirstLoop, Memory, Pairs, Remember, SecondLoop
 from tools import assert_close, gaussian
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 20])
-def test_a_window_holds_the_last_rows(size):
-    rows = gaussian(61, 5)
-    window = Window(size, rows[0])
-    for count, row in enumerate(rows, start=1):
-        window.append(row)
-        assert torch.equal(window.rows, rows[max(0, count - size) : count])
-        assert len(window.memory) <= size + -(-size // 4)
-    window.clear()
-    assert window.rows.shape == (0, 5)
-    window.append(rows[7])
-    assert torch.equal(window.rows, rows[7:8])
+def test_the_last_rows_are_kept(size):
+    S, T = gaussian(61, 5), gaussian(61, 5, seed=1)
+    pairs = Pairs(size, S[0])
+    for count, pair in enumerate(zip(S, T), start=1):
+        pairs.append(*pair)
+        kept = slice(max(0, count - size), count)
+        assert torch.equal(pairs.S, S[kept]) and torch.equal(pairs.T, T[kept])
+        assert pairs.memory.rows <= size + -(-size // 4)
+    pairs.clear()
+    assert pairs.S.shape == pairs.T.shape == (0, 5)
+    pairs.append(S[7], T[7])
+    assert torch.equal(pairs.S, S[7:8])
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
@@ -34,10 +35,8 @@ def test_products_are_those_of_the_rows(size, moves):
             pairs.move_ridge(0.3)
             assert_close(pairs.T, before + 0.6 * pairs.S)
         pairs.append(s, t)
-        assert_close(pairs.products, pairs.S @ pairs.T.mT)
-        assert (pairs.squares is None) == (not any(move <= index for move in moves))
-        if pairs.squares is not None:
-            assert_close(pairs.squares, pairs.S @ pairs.S.mT)
+        assert_close(pairs.products.triu(), (pairs.S @ pairs.T.mT).triu())
+        assert pairs.squared == any(move <= index for move in moves)
 
 
 def test_the_state_continues_to_the_same_bits():
@@ -58,7 +57,42 @@ def test_the_state_continues_to_the_same_bits():
     assert all(torch.equal(one[name], other[name]) for name in one)
     # A file of a time when products were not kept.
     twin.set_state({"S": one["S"], "T": one["T"]})
-    assert_close(twin.products, one["products"], rtol=1e-4, atol=1e-4, reason="float32, summed in another order")
+    reason = "float32, summed in another order"
+    assert_close(twin.products.triu(), one["products"], rtol=1e-4, atol=1e-4, reason=reason)
     pairs.clear()
     assert len(pairs) == 0
     assert pairs.products.shape == (0, 0)
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["small", "large"])
+def test_several_networks_remember_what_each_would_alone(copied):
+    """Some are skipped, forget, or have their ridge moved on the way: all agree with a memory of their own."""
+    length = 30 if copied else 2**14
+    memory = Memory(4, gaussian(3, length), count=3)
+    together = [Pairs(4, gaussian(3, length)[0], memory, i) for i in range(3)]
+    alone = [Pairs(4, gaussian(3, length)[0]) for _ in range(3)]
+    for step in range(17):
+        S = gaussian(3, length, seed=step)
+        T = S * (1.0 + gaussian(3, length, seed=100 + step).square())
+        if step == 6:
+            T[1] = -T[1]
+        if step == 13:
+            T[2] = float("nan")
+        if step == 9:
+            for owner in (together[2], alone[2]):
+                owner.clear()
+        if step in (3, 11):
+            for owner in (together[0], alone[0]):
+                owner.move_ridge(0.1)
+        Remember.answer_all([Remember(*each) for each in zip(together, S, T)])
+        for each in zip(alone, S, T):
+            Remember(*each).answer()
+        gradients = gaussian(3, length, seed=200 + step)
+        firsts = FirstLoop.answer_all([FirstLoop(*each) for each in zip(together, gradients)])
+        ends = SecondLoop.answer_all([SecondLoop(*each) for each in zip(together, *zip(*firsts))])
+        for pairs, own, gradient, direction in zip(together, alone, gradients, ends):
+            assert len(pairs) == len(own)
+            assert torch.equal(pairs.S, own.S)
+            assert_close(pairs.T, own.T)
+            assert_close(direction, SecondLoop(own, *FirstLoop(own, gradient).answer()).answer())
+    assert len(together[1]) == 4

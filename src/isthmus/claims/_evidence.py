@@ -200,6 +200,11 @@ class Points:
         relative = (self.error[:, None] / self.s.clamp_min(1e-300)).where(self.s > 0, torch.zeros_like(self.s))
         return 2 * float(relative.sum(1).max()) if len(relative) else 0.0
 
+    def at(self, rows: Tensor) -> Points:
+        """These points alone."""
+        fewer = {name: getattr(self, name)[rows] for name in ("index", "J", "s", "error")}
+        return replace(self, trace=_some(self.trace, rows), **fewer)
+
     def name(self, row: int) -> str:
         """The sample of this row, in words."""
         return f"sample {int(self.index[row])}"
@@ -228,11 +233,7 @@ def points_of(subject: Subject, *, points: int = POINTS) -> Points:
     if "points" not in subject.cache:
         subject.cache["points"] = _points_of(subject)
     found: Points = subject.cache["points"]
-    if len(found.index) <= points:
-        return found
-    rows = some_rows(found.index, points)
-    fewer = {name: getattr(found, name)[rows] for name in ("index", "J", "s", "error")}
-    return replace(found, trace=_some(found.trace, rows), **fewer)
+    return found if len(found.index) <= points else found.at(some_rows(found.index, points))
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from isthmus import _html
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus._progress import ProgressFactory, silent
+from isthmus._result import Table
 from isthmus.claims._base import (
     CAUSES,
     CLAIMS,
@@ -37,6 +38,7 @@ from isthmus.objective import LOSSES, class_indices
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 #: Raised when a field of the JSON changes its meaning or goes.
@@ -116,6 +118,35 @@ class Verdicts(Sequence[Verdict]):
             f"{n['not applicable']} are not applicable ({self.about})."
         )
 
+    @property
+    def verdict(self) -> str:
+        """The worst status that occurs."""
+        return next((one for one in ("fails", *STATUSES) if self.counts[one]), "not applicable")
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What fails, where and why."""
+        failed = (v for v in self.judged if v.status == "fails")
+        return tuple(f"{v.claim} fails at {v.where or 'its place'}: {v.reason}" for v in failed)
+
+    def tables(self) -> list[Table]:
+        """Claim by claim, part by part, what says nothing and why, hypotheses, statements."""
+        from isthmus.claims._tables import tables_of
+
+        return tables_of(self)
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """Margins by claim, as a matplotlib figure."""
+        from isthmus.plotting.draw import sheet
+        from isthmus.plotting.verdicts import margins
+
+        panels = (
+            [(margins(list(self.judged), {v.claim: CLAIMS[v.claim].title for v in self.judged}), None)]
+            if self.judged
+            else []
+        )
+        return sheet(panels, self.sentence, self.verdict, why=self.reasons, figure=figure)
+
     def to_frame(self) -> pd.DataFrame:
         """One row for each claim."""
         import pandas as pd
@@ -171,24 +202,12 @@ class Verdicts(Sequence[Verdict]):
         return "\n".join([*lines, *([self.closing] if self.closing else [])])
 
     def _repr_html_(self) -> str:
-        rows = [
-            [
-                _html.badge(v.status),
-                f"{_html.name(v.claim)}: {_html.told(CLAIMS[v.claim].title)}",
-                f"{_html.number(v.lhs)} {v.relation} {_html.number(v.rhs)}",
-                _html.number(v.margin),
-                _html.told(v.reason or CLAIMS[v.claim].statement),
-            ]
-            for v in self.judged
-        ]
-        header = ["verdict", "claim", "both sides", "margin", "statement, or what is wrong"]
         rest = [
             f"{CAUSES[cause]}{' ' + what if cause == 'supply' else ''}: {shortened(ids)}"
             for cause, found in self.silent.items()
             for what, ids in (found.items() if cause == "supply" else [("", sum(found.values(), []))])
         ]
-        parts = [_html.heading(_html.told(self.sentence)), _html.table(header, rows), _html.items(rest)]
-        return _html.card(*parts, f"<div>{_html.told(self.closing)}</div>")
+        return _html.result(self, _html.items(rest), _html.told(self.closing))
 
 
 def shortened(ids: Sequence[str]) -> str:

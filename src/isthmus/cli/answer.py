@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isthmus.cli.discovery_folder import FILES, MODEL
-from isthmus.cli.screen import COLOURS, console, table, text
+from isthmus.cli.screen import COLOURS, console, print_items, print_result, print_table, table, text
 
 #: Columns of the picture of the profile.
 _WIDTH = 32
@@ -25,23 +23,20 @@ _NAME = 40
 def print_answer(found: Any, folder: Path | None) -> None:
     """Show a Discovery; ``folder`` is where it was written."""
     out = console()
-    colour = COLOURS[found.verdict]
-    out.print(text(found.sentence, f"bold {colour}"))
-    out.print(Text("verdict: ") + Text(found.verdict, colour))
-    _items(out, found.reasons)
+    print_result(out, found)
     if found.profile is not None:
         out.print()
         _print_profile(out, found)
     if found.evidence:
         out.print()
-        _print_evidence(out, found)
+        print_table(out, next(one for one in found.tables() if one.key == "evidence-numbers"))
     if found.sensitivity is not None:
         out.print()
         _print_meaning(out, found)
     if found.notes:
         out.print()
         out.print(text("about the data:"), style="dim")
-        _items(out, found.notes)
+        print_items(out, found.notes)
     if folder is not None:
         out.print()
         out.print(text(f"kept in {folder}: {', '.join(FILES)}"))
@@ -49,16 +44,6 @@ def print_answer(found: Any, folder: Path | None) -> None:
         spent = "" if seconds is None else f" ({seconds:.0f} s)"
         again = f"new rows: isthmus transform {folder} NEW.csv, isthmus predict {folder} NEW.csv"
         out.print(text(f"{MODEL} holds the maps{spent}; {again}"), style="dim")
-
-
-def _items(out: Console, sentences: Sequence[str]) -> None:
-    for sentence in sentences:
-        lines = [sentence]
-        if out.is_terminal:
-            # Further lines of one reason stand below its first word.
-            lines = textwrap.wrap(sentence, max(out.width - 4, 20)) or [sentence]
-        for index, line in enumerate(lines):
-            out.print(text(f"{'  · ' if index == 0 else '    '}{line}"))
 
 
 def _print_profile(out: Console, found: Any) -> None:
@@ -106,24 +91,21 @@ def _picture(out: Console, profile: Any) -> list[str]:
     return [f"{bar[:at]}{mark if bar[at] == ' ' else full}{bar[at + 1 :]}" for bar in bars]
 
 
-def _print_evidence(out: Console, found: Any) -> None:
-    rows = table("other evidence", "says", "", "what it counts")
-    for item in found.evidence:
-        agrees = item.rank == found.rank
-        judged = Text("") if item.rank is None else Text("agrees" if agrees else "differs", "green" if agrees else "")
-        rows.add_row(text(item.name), text(_number(item.value)), judged, text(item.meaning))
-    out.print(rows)
-
-
 def _print_meaning(out: Console, found: Any) -> None:
     told = found.sensitivity
-    out.print(text("what each coordinate responds to: standard deviations per standard deviation (low–high)", "dim"))
+    out.print(
+        text(f"what each coordinate responds to: standard deviations per standard deviation ({_range(found)})", "dim")
+    )
     for j in range(found.rank):
         parts = [
             f"{_short(found.feature_names[i])} {told.value[j, i]:.2f} ({told.low[j, i]:.2f}–{told.high[j, i]:.2f})"
             for i in told.strongest(j, _STRONGEST)
         ]
         out.print(text(f"  coordinate{j}: {', '.join(parts)}"))
+
+
+def _range(found: Any) -> str:
+    return f"least–greatest of {1 + len(found.replicas)} fits" if found.replicas else "of one fit"
 
 
 def _number(value: float, digits: int = 3) -> str:

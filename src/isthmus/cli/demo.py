@@ -102,7 +102,7 @@ def _explained(A: np.ndarray, B: np.ndarray) -> float:
 
 def _truth(latents: np.ndarray, coordinates: np.ndarray) -> dict[str, np.ndarray]:
     """Columns for the report: each hidden variable, and what the coordinates say about it."""
-    from isthmus.report.page import thinned
+    from isthmus.plotting.figure import thinned
 
     rows = thinned(len(latents))
     both = {"true": latents[rows], "recovered": _recovered(coordinates, latents)[rows]}

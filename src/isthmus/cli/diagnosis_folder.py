@@ -9,28 +9,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus import files
-from isthmus.cli.answer_folder import assembled, check_folder, csv_bytes
+from isthmus._atomic import open_checked
+from isthmus._errors import IsthmusError
+from isthmus._folders import Folder, csv_bytes
+from isthmus._inside import Inside
 
 if TYPE_CHECKING:
     from isthmus.diagnosis import Diagnosis
 
 ANSWER, LAYERS, FIGURE, REPORT = "diagnosis.json", "layers.csv", "figure.png", "report.html"
+#: It keeps up to 1,024 values of every spectrum of every layer.
+MAX_BYTES = 2**27
 FILES = (ANSWER, LAYERS, FIGURE, REPORT)
-_WHO = "diagnose"
 
 
 def check_destination(folder: str | os.PathLike[str]) -> Path:
     """Return the real path of ``folder`` if a diagnosis may be written there, or fail; nothing is changed."""
-    return check_folder(_WHO, folder, "a diagnosis", FILES, lambda target, _: _is_diagnosis(target))
+    return FOLDER.check(Path(folder))
 
 
-def _is_diagnosis(folder: Path) -> bool:
+def _is_diagnosis(folder: Inside, names: set[str]) -> bool:  # noqa: ARG001
     """Whether the answer begins as ours do; that of a large network has more numbers than `read_json` takes."""
     try:
-        with (folder / ANSWER).open("rb") as handle:
+        with open_checked("diagnose", folder / ANSWER, MAX_BYTES) as (handle, _):
             return re.match(rb'\s*\{\s*"format"\s*:\s*"isthmus\.diagnosis"', handle.read(200)) is not None
-    except OSError:
+    except IsthmusError:
         return False
+
+
+FOLDER = Folder("diagnose", "a diagnosis", FILES, _is_diagnosis, named=", with --out")
 
 
 def write_diagnosis(folder: Path, found: Diagnosis, document: Mapping[str, Any]) -> None:
@@ -47,7 +54,7 @@ def write_diagnosis(folder: Path, found: Diagnosis, document: Mapping[str, Any])
     from isthmus.plotting.style import render
     from isthmus.report import page_of, save_page
 
-    with assembled(_WHO, folder, check_destination) as assembly:
+    with FOLDER.replaced(folder) as assembly:
         files.write_json(assembly / ANSWER, document)
         files.write_atomic(assembly / LAYERS, csv_bytes(found.to_frame()))
         files.write_atomic(assembly / FIGURE, render(found.plot()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import shutil
 from collections.abc import Mapping
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus import files
 from isthmus._errors import IsthmusError
+from isthmus._folders import Folder, as_written, csv_bytes
+from isthmus._inside import Inside, is_remains
 from isthmus._live import LIVE
-from isthmus.cli.answer_folder import REMAINS, assembled, check_folder, csv_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,6 @@ FILES = (ANSWER, MODEL, COORDINATES, PROFILE, MEANING, SAMPLES, FIGURE, REPORT)
 PROGRESS = ".progress"
 #: What says that a folder is ours.
 FORMAT = "isthmus discovery"
-_WHO = "discover"
 
 
 def check_destination(folder: str | os.PathLike[str]) -> Path:
@@ -37,26 +36,23 @@ def check_destination(folder: str | os.PathLike[str]) -> Path:
 
     It must be absent, empty, a finished discovery (which will be replaced) or an interrupted one.
     """
-
-    def ours(target: Path, names: set[str]) -> bool:
-        return not names - {PROGRESS} or _is_discovery(target)
-
-    return check_folder(_WHO, folder, "a discovery", (*FILES, PROGRESS), ours, _strange_progress)
+    return FOLDER.check(Path(folder))
 
 
-def _strange_progress(folder: Path) -> list[str]:
+def _strange_progress(folder: Inside) -> list[str]:
     """What stands among the finished trainings and is none."""
-    kept = folder / PROGRESS
-    if kept.is_symlink() or (kept.exists() and not kept.is_dir()):
-        return [PROGRESS]
-    if not kept.is_dir():
+    if PROGRESS not in folder.names():
         return []
-    known = ("*.safetensors", LIVE, REMAINS)
-    inside = sorted(entry.name for entry in kept.iterdir())
-    return [f"{PROGRESS}/{name}" for name in inside if not any(fnmatch.fnmatchcase(name, k) for k in known)]
+    if not folder.is_folder(PROGRESS):
+        return [PROGRESS]
+    kept = folder / PROGRESS
+    ours = {name for name in kept.names() if name.endswith(".safetensors") or name == LIVE or is_remains(name)}
+    return [f"{PROGRESS}/{name}" for name in kept.names() if name not in ours or not kept.is_file(name)]
 
 
-def _is_discovery(folder: Path) -> bool:
+def _is_discovery(folder: Inside, names: set[str]) -> bool:
+    if not names - {PROGRESS}:
+        return True
     try:
         content = files.read_json(folder / ANSWER)
     except IsthmusError:
@@ -64,9 +60,12 @@ def _is_discovery(folder: Path) -> bool:
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
+FOLDER = Folder("discover", "a discovery", (*FILES, PROGRESS), _is_discovery, _strange_progress, ", with --out")
+
+
 def kept_trainings(folder: Path) -> int:
     """How many trainings an interrupted discovery has left in ``folder``."""
-    return len(list((folder / PROGRESS).glob("*.safetensors")))
+    return sum(name.endswith(".safetensors") for name in Inside(folder).names(PROGRESS))
 
 
 def forget_trainings(folder: Path) -> None:
@@ -100,7 +99,7 @@ def write_discovery(
     from isthmus.plotting.style import render
     from isthmus.report import page_of, save_page
 
-    with assembled(_WHO, folder, check_destination) as assembly:
+    with FOLDER.replaced(folder) as assembly:
         files.write_json(assembly / ANSWER, document)
         files.save(found, assembly / MODEL)
         names = [f"coordinate{j}" for j in range(found.rank)]
@@ -113,13 +112,13 @@ def write_discovery(
         save_page(page_of(found, document=document, samples=samples), assembly / REPORT)
 
 
-def read_samples(folder: Path, found: Discovery) -> Mapping[str, Any] | None:
+def read_samples(folder: Path | Inside, found: Discovery) -> Mapping[str, Any] | None:
     """What :func:`write_discovery` was given as ``samples``; None if the folder is of a time when it was not kept."""
     from isthmus.tables import read_table
 
-    if found.rank == 0 or not (folder / SAMPLES).is_file():
+    if found.rank == 0 or not Inside(folder).is_file(SAMPLES):
         return None
-    frame = read_table(folder / SAMPLES)
+    frame = read_table(Inside(folder) / SAMPLES).rename(columns=as_written)
     return {str(name): frame[name].to_numpy() for name in frame.columns}
 
 
@@ -141,5 +140,5 @@ def _meaning(found: Discovery) -> pd.DataFrame:
     return found.sensitivity.to_frame(found.feature_names)
 
 
-def _write_csv(path: Path, frame: pd.DataFrame) -> None:
+def _write_csv(path: Inside, frame: pd.DataFrame) -> None:
     files.write_atomic(path, csv_bytes(frame))

@@ -101,8 +101,8 @@ def _give(
 ) -> None:
     import pandas as pd
 
+    from isthmus._folders import csv_bytes
     from isthmus._strict_json import dumps
-    from isthmus.cli.answer_folder import csv_bytes
     from isthmus.files import write_atomic
 
     print_notes(notes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus._inside import Inside
 from isthmus.cli.base import AsJson
 from isthmus.cli.given import check_page, check_paths
 from isthmus.cli.screen import console, print_json, text
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from isthmus.report import Page
 
 REPORT = "report.html"
-#: A diagnosis keeps up to 1,024 values of every spectrum of every layer.
-_MAX_BYTES, _MAX_VALUES = 2**27, 2**22
+#: Values of a document.
+_MAX_VALUES = 2**22
 
 
 def report(
@@ -33,16 +35,19 @@ def report(
     """Write a result as one HTML file that needs no network. Nothing is computed anew."""
     from isthmus.report import save_page
 
-    page = page_of_path(result)
-    target = out or (result if result.is_dir() else result.parent) / REPORT
-    check_paths({"RUN_OR_JSON": result}, {"--out": target})
-    check_page("--out", target)
+    page = drawn_page(result)
+    # The folder may be a stranger's: no link in it is written through.
+    target = out or Inside(result if result.is_dir() else result.parent) / REPORT
+    check_paths({"RUN_OR_JSON": result}, {"--out": Path(target)})
+    check_page("--out", Path(target))
     save_page(page, target)
-    size = target.stat().st_size
+    size = Path(target).stat().st_size
     if as_json:
-        print_json({"report": str(target), "bytes": size, "subject": page.subject, "verdict": page.answer.verdict})
+        print_json(
+            {"report": os.fspath(target), "bytes": size, "subject": page.subject, "verdict": page.answer.verdict}
+        )
     else:
-        console().print(text(f"wrote {target} ({size / 1e6:.1f} MB, one file, no network)"))
+        console().print(text(f"wrote {os.fspath(target)} ({size / 1e6:.1f} MB, one file, no network)"))
 
 
 def open(  # noqa: A001 - the verb
@@ -56,13 +61,32 @@ def open(  # noqa: A001 - the verb
     from isthmus.report import save_page
 
     target = run / REPORT if run.is_dir() else run
-    if run.is_dir() and not target.exists():
-        save_page(page_of_path(run), target)
+    if run.is_dir() and not Inside(run).is_file(REPORT):
+        save_page(drawn_page(run), Inside(run) / REPORT)
     if target.suffix.lower() not in (".html", ".htm") or not target.is_file():
         fail("open", f"{shown(run)} must be a folder or a report", "something else", "`isthmus report` writes one.")
     if not webbrowser.open(target.resolve().as_uri()):
         fail("open", "a browser must be there to be started", "none", f"Open {target} yourself.")
     console().print(text(f"opened {target}"))
+
+
+def drawn_page(path: Path) -> Page:
+    """The page of a path, or an error that names the path: a file with the right name may hold anything."""
+    from isthmus._atomic import shown
+    from isthmus._checks import fail
+    from isthmus._errors import FileFormatError, IsthmusError
+
+    try:
+        return page_of_path(path)
+    except IsthmusError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+        got, do = f"{type(problem).__name__}: {shown(str(problem))}", "It is damaged, or was not written by isthmus."
+        must = f"{shown(path)} must hold a result of isthmus"
+        try:
+            fail("report", must, got, do, error=FileFormatError)
+        except FileFormatError as named:
+            raise named from problem
 
 
 def page_of_path(path: Path) -> Page:
@@ -77,15 +101,16 @@ def page_of_path(path: Path) -> Page:
     from isthmus.sweeps.places import SWEEP
 
     if path.is_dir():
-        if (path / ANSWER).is_file():
-            return _page_of_discovery(path)
-        if (path / diagnosis_folder.ANSWER).is_file():
-            return _page_of_json(path / diagnosis_folder.ANSWER)
-        if (path / SWEEP).is_file():
+        folder = Inside(path)
+        if folder.is_file(ANSWER):
+            return _page_of_discovery(folder)
+        if folder.is_file(diagnosis_folder.ANSWER):
+            return _page_of_json(folder / diagnosis_folder.ANSWER)
+        if folder.is_file(SWEEP):
             return page_of(sweeps.read(path))
         from isthmus.runs import CONFIG, Run
 
-        if not (path / CONFIG).is_file():
+        if not folder.is_file(CONFIG):
             must = f"{shown(path)} must be the folder of a discovery, a diagnosis, a Run or a sweep"
             missing = f"neither {ANSWER} nor {CONFIG} nor {diagnosis_folder.ANSWER} nor {SWEEP} in it"
             fail("report", must, missing, "Give such a folder.", error=DataError)
@@ -95,15 +120,16 @@ def page_of_path(path: Path) -> Page:
     return _page_of_json(path)
 
 
-def _page_of_json(path: Path) -> Page:
+def _page_of_json(path: Path | Inside) -> Page:
     from isthmus._atomic import open_checked, shown
     from isthmus._checks import fail
     from isthmus._errors import FileFormatError
     from isthmus._strict_json import loads
+    from isthmus.cli.diagnosis_folder import MAX_BYTES
     from isthmus.cli.discovery_folder import FORMAT
     from isthmus.report import compression_page, diagnosis_page, discovery_page, history_page, mechanics_page
 
-    with open_checked("report", path, _MAX_BYTES) as (handle, size):
+    with open_checked("report", path, MAX_BYTES) as (handle, size):
         document = loads("report", handle.read(size), shown(path), max_values=_MAX_VALUES)
     kind = document.get("format") if isinstance(document, dict) else None
     if kind == "isthmus.diagnosis":
@@ -122,14 +148,14 @@ def _page_of_json(path: Path) -> Page:
     return discovery_page.page_of_document(document)
 
 
-def _page_of_discovery(folder: Path) -> Page:
+def _page_of_discovery(folder: Inside) -> Page:
     """All that the folder knows: the object, and beside it the truth, the samples and where it comes from."""
     from isthmus import files
     from isthmus.cli.discovery_folder import ANSWER, MODEL, read_samples
     from isthmus.discovery import Discovery
     from isthmus.report import page_of
 
-    if not (folder / MODEL).is_file():
+    if not folder.is_file(MODEL):
         return _page_of_json(folder / ANSWER)
     document, found = files.read_json(folder / ANSWER), files.load(folder / MODEL)
     more: dict[str, Any] = {"document": document if isinstance(document, dict) else {}}

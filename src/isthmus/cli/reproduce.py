@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from isthmus.cli.base import UNDETERMINED, AsJson
-from isthmus.cli.reproduce_all import described, keep, reproduce_all
+from isthmus.cli.base import AsJson
+from isthmus.cli.reproduce_all import described, exit_code, keep, reproduce_all
 from isthmus.cli.screen import COLOURS, console, plain, print_json, table, text
 
 
@@ -46,7 +46,8 @@ def reproduce(
     """Run the experiment behind a figure, judge it, and keep it as a folder.
 
     The folder holds report.html to look at, and config.json, arrays.safetensors, verdicts.json, provenance.json and
-    the figure. `all` goes on where it stopped: what is kept already is shown, not run again.
+    the figure. `all` goes on where it stopped: what is kept already is shown, not run again. The exit code is 1 if a
+    statement fails, or could not be tested by the whole figure; a quick variant may be too small to test it.
     """
     from isthmus.experiments import find_experiment, find_experiments, parse_overrides
 
@@ -73,16 +74,16 @@ def reproduce(
         suffix = ("-quick" if quick else "") + (f"-{one.key}" if one != base else "")
         chosen.append((one, (out or Path("runs")) / f"{kind.id}{suffix}" if everything or out is None else out))
     if everything:
-        report, code = reproduce_all(chosen, again=again, workers=workers, as_json=as_json)
+        report, code = reproduce_all(chosen, quick=quick, again=again, workers=workers, as_json=as_json)
     else:
-        report, code = _reproduce_one(*chosen[0], as_json=as_json)
+        report, code = _reproduce_one(*chosen[0], quick=quick, as_json=as_json)
     if as_json:
         print_json(report)
     if code:
         raise typer.Exit(code)
 
 
-def _reproduce_one(chosen: Any, folder: Path, *, as_json: bool) -> tuple[dict[str, Any], int]:
+def _reproduce_one(chosen: Any, folder: Path, *, quick: bool, as_json: bool) -> tuple[dict[str, Any], int]:
     """Run, keep and show one experiment; what to say of it in JSON, and the exit code."""
     from isthmus._live import LIVE, LiveRecord, forget, progress_folder
     from isthmus._progress import progress
@@ -98,7 +99,7 @@ def _reproduce_one(chosen: Any, folder: Path, *, as_json: bool) -> tuple[dict[st
     forget(unfinished)
     if not as_json:
         _print_outcomes(run, chosen.title, folder)
-    return described(run, folder), UNDETERMINED if run.status in ("fails", "undetermined") else 0
+    return described(run, folder), exit_code(run, quick=quick)
 
 
 def _print_experiments(described: Iterable[Mapping[str, Any]], *, details: bool) -> None:

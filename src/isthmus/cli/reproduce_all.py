@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isthmus._inside import Inside
 from isthmus.cli.base import BAD_DATA, UNDETERMINED
 from isthmus.cli.screen import COLOURS, console, table, text
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def reproduce_all(
-    chosen: Sequence[tuple[Experiment, Path]], *, again: bool, workers: int | None, as_json: bool
+    chosen: Sequence[tuple[Experiment, Path]], *, quick: bool, again: bool, workers: int | None, as_json: bool
 ) -> tuple[list[dict[str, Any]], int]:
     """Run what is not kept yet, write and show everything; what to say of each in JSON, and the exit code."""
     from isthmus._live import LIVE, LiveRecord, forget
@@ -30,8 +31,8 @@ def reproduce_all(
     folders = {one.key: check_destination(folder) for one, folder in chosen}
     rows = {} if again else {one.id: (kept, "kept") for one, folder in chosen if (kept := read_kept(one, folder))}
     for run, _ in rows.values():
-        if not (folders[run.key] / REPORT).exists():
-            save_report(run, folders[run.key] / REPORT)
+        if not Inside(folders[run.key]).is_file(REPORT):
+            save_report(run, Inside(folders[run.key]) / REPORT)
     left = [one for one, _ in chosen if one.id not in rows]
     failures: dict[str, Any] = {}
     parent = chosen[0][1].parent / ".all.progress"
@@ -52,7 +53,7 @@ def reproduce_all(
     for one, folder in chosen:
         if one.id in rows:
             reports.append(described(rows[one.id][0], folder))
-            codes.append(UNDETERMINED if rows[one.id][0].status in ("fails", "undetermined") else 0)
+            codes.append(exit_code(rows[one.id][0], quick=quick))
         else:
             failure = failures[one.id]
             reports.append({"experiment": one.id, "key": one.key, "status": "failed", "error": failure.message})
@@ -60,6 +61,11 @@ def reproduce_all(
     if not as_json:
         _print_all(chosen, rows, failures)
     return reports, max(codes)
+
+
+def exit_code(run: Run, *, quick: bool) -> int:
+    """1 if a statement fails, or could not be tested; quick variants may be too small to test it."""
+    return UNDETERMINED if run.status == "fails" or (run.status == "undetermined" and not quick) else 0
 
 
 def read_kept(one: Experiment, folder: Path) -> Run | None:
@@ -79,7 +85,7 @@ def keep(run: Run, folder: Path) -> None:
     from isthmus.runs import REPORT
 
     run.write(folder)
-    save_report(run, folder / REPORT)
+    save_report(run, Inside(folder) / REPORT)
 
 
 def described(run: Run, folder: Path) -> dict[str, Any]:

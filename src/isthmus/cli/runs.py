@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from isthmus._inside import Inside
 from isthmus.cli.base import AsJson
 from isthmus.cli.screen import console, plain, print_json, text
 from isthmus.sweeps.places import STATES
@@ -89,7 +90,7 @@ def _show(
     from isthmus.sweeps.reading import look, problems
 
     index = look(folder, rebuild=rebuild)
-    rows = index.rows(folder)
+    rows = index.rows(Inside(folder))
     last = ["seconds", *(["error"] if any(row["error"] for row in rows) else [])]
     names = [*dict.fromkeys(name for row in rows for name in row if name not in ("seconds", "error")), *last]
     found = [row for row in rows if not state or row["state"] in state]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable
 from typing import TextIO
@@ -12,23 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-COLOURS = {
-    "agrees": "green",
-    "differs": "yellow",
-    "fails": "bold red",
-    "undetermined": "yellow",
-    "met": "green",
-    "not met": "yellow",
-    "determined": "green",
-    "trivial": "cyan",
-    "given": "cyan",
-    "holds": "green",
-    "holds trivially": "cyan",
-    "none": "cyan",
-    "conserved": "green",
-    "not yet critical": "yellow",
-    "drifting": "yellow",
-}
+from isthmus._html import TONES, number
+from isthmus._html import plain as shorten
+from isthmus._result import Badge, Result
+from isthmus._result import Table as Rows
+
+_TONES = {"good": "green", "note": "cyan", "doubt": "yellow", "bad": "bold red"}
+#: The colour of every word that a result may be summed up by.
+COLOURS = {word: _TONES[tone] for word, tone in TONES.items()}
 
 #: Columns of a pipe: a table has each row in one line.
 _UNFOLDED = 1000
@@ -48,6 +40,44 @@ def table(*names: str) -> Table:
     for index, name in enumerate(names):
         made.add_column(name, overflow="fold", no_wrap=index == 0)
     return made
+
+
+def print_table(out: Console, shown: Rows, mark: str = "") -> None:
+    """The brief form of a table, the rows that are set apart in bold and with ``mark`` behind them."""
+    heads, rows = shown.briefly()
+    made = table(*heads, *([""] if mark else []))
+    for index, row in enumerate(rows):
+        apart = index in shown.strong
+        # A long name would push the numbers off the screen.
+        first = shorten(row[0], 40) if isinstance(row[0], str) else row[0]
+        last = [text(mark if apart else "")] if mark else []
+        made.add_row(_cell(first), *map(_cell, row[1:]), *last, style="bold" if apart else "")
+    out.print(made)
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, Badge):
+        return text(value.word, COLOURS.get(value.word, ""))
+    return text(number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value)
+
+
+def print_result(out: Console, shown: Result) -> None:
+    """The answer, how sure it is, and why."""
+    colour = COLOURS.get(shown.verdict, "cyan")
+    out.print(text(shown.sentence, f"bold {colour}"))
+    out.print(Text("verdict: ") + text(shown.verdict, colour))
+    print_items(out, shown.reasons)
+
+
+def print_items(out: Console, sentences: Iterable[str]) -> None:
+    """A list of sentences."""
+    for sentence in sentences:
+        lines = [sentence]
+        if out.is_terminal:
+            # Further lines of one reason stand below its first word.
+            lines = textwrap.wrap(sentence, max(out.width - 4, 20)) or [sentence]
+        for index, line in enumerate(lines):
+            out.print(text(f"{'  · ' if index == 0 else '    '}{line}"))
 
 
 def plain(value: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -28,8 +30,26 @@ def serve_command(
         console(sys.stderr).print(text("Ctrl-C ends it; what is being computed goes on."), style="dim")
         sys.stdout.flush()
         if open_:
-            import webbrowser
-
-            webbrowser.open(address)
+            show(address)
 
     serve_pages(Watcher(runs), port=port, ready=ready)
+
+
+def show(address: str) -> None:
+    """Open the address in the browser by way of a file that only this user can read.
+
+    A browser is a process, and the command line of a process is there for everybody to see: the token must not be.
+    """
+    import tempfile
+    import webbrowser
+
+    from markupsafe import Markup
+
+    page = Markup(
+        '<!doctype html><meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0; url={}">'
+    )
+    folder = Path(tempfile.mkdtemp(prefix="isthmus-serve-"))  # for this user alone
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = folder / "open.html"
+    file.write_text(page.format(address), encoding="utf-8")
+    webbrowser.open(file.as_uri())

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
 from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, layers_of, saved_object
-from isthmus.cli.screen import COLOURS, console, print_json, table, text
+from isthmus.cli.screen import console, print_json, print_result, print_table, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 if TYPE_CHECKING:
@@ -143,25 +142,16 @@ def _print_claims(claims: list[Claim]) -> None:
 
 def print_verdicts(found: Verdicts) -> None:
     """Show what the claims said: those that apply with both sides, the others by cause, and what it comes to."""
-    from isthmus.claims._base import CAUSES, CLAIMS
+    from isthmus.claims._base import CAUSES
     from isthmus.claims._verify import shortened
 
     out = console()
-    out.print(text(found.sentence, "bold"))
-    if found.judged:
-        out.print()
-        rows = table("claim", "in words", "verdict", "both sides", "margin")
-        for verdict in found.judged:
-            colour = COLOURS.get(verdict.status, "dim")
-            sides = text(f"{verdict.lhs:.4g} {verdict.relation} {verdict.rhs:.4g}")
-            words = text(CLAIMS[verdict.claim].title)
-            rows.add_row(text(verdict.claim), words, Text(verdict.status, colour), sides, text(f"{verdict.margin:.2g}"))
-        out.print(rows)
-        said = "margin: how far the sides could still move until the claim fails, relative to the larger side"
-        out.print(text(said), style="dim")
-    for verdict in found.judged:
-        if verdict.status == "fails":
-            out.print(text(f"{verdict.claim} fails at {verdict.where or 'its place'}: {verdict.reason}", "bold red"))
+    print_result(out, found)
+    for one in found.tables():
+        if one.brief != ():
+            out.print()
+            print_table(out, one)
+            out.print(text(" ".join(one.reading)), style="dim")
     for cause, groups in found.silent.items():
         out.print()
         out.print(text(f"{CAUSES[cause]}:", "bold"))

@@ -197,9 +197,9 @@ class Compressed:
 
     def plot(self, figure: Figure | None = None) -> Figure:
         """Widths before and after by layer, why neurons went, and what is left of each cost, as a matplotlib figure."""
-        from isthmus.plotting.compression import draw_compression
+        from isthmus.plotting.compression import plot
 
-        return draw_compression(self.to_dict(), figure)
+        return plot(self.to_dict(), figure)
 
     def __repr__(self) -> str:
         found = self.certificate
@@ -209,7 +209,7 @@ class Compressed:
         )
 
     def _repr_html_(self) -> str:
-        answer = _html.heading(_html.badge(self.certificate.domain), f"<b>{_html.told(self.sentence)}</b>")
+        answer = _html.heading(_html.badge(self.certificate.domain), _html.strong(self.sentence))
         return _html.card(answer, _html.items(self.certificate.notes))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.rnn import PackedSequence
 
 from isthmus._checks import fail
 from isthmus._errors import IsthmusError
-from isthmus.diagnosis._inputs import Arguments
+from isthmus.diagnosis._calls import Call, first_tensor, take, tensors_in
 
 #: (name of the layer, its output, how many times it was called before in this forward pass)
 Visit = Callable[[str, Tensor, int], None]
@@ -78,7 +76,8 @@ def _generators() -> Callable[[], None]:
 
 def _attributes(module: nn.Module) -> Callable[[], None]:
     """Every attribute of every part; containers (hooks, buffers, lists) and tensors with their contents."""
-    parts = [(part, part.training, dict(part.__dict__)) for part in module.modules()]
+    modules = [*module.modules(), *(part.called for part in module.modules() if isinstance(part, Called))]
+    parts = [(part, part.training, dict(part.__dict__)) for part in modules]
     values = [value for _, _, attributes in parts for value in attributes.values()]
     containers = [(value, copy.copy(value)) for value in values if type(value) in (dict, OrderedDict, list, set)]
     buffers = [buffer for part, _, _ in parts for buffer in part._buffers.values()]
@@ -261,26 +260,9 @@ def capture(module: nn.Module, names: Iterable[str], visit: Visit) -> Iterator[C
                 seen.skipped.setdefault(name, "not called in the forward pass")
 
 
-def first_tensor(output: Any) -> Tensor | None:
-    """The first tensor in what a module returned: itself, or in a tuple, list, dict or dataclass, however nested."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, PackedSequence):
-        return output.data
-    if isinstance(output, Mapping):
-        inside: Iterable[Any] = output.values()
-    elif isinstance(output, (tuple, list)):
-        inside = output
-    elif dataclasses.is_dataclass(output):
-        inside = [getattr(output, field.name) for field in dataclasses.fields(output)]
-    else:
-        return None
-    return next((tensor for tensor in map(first_tensor, inside) if tensor is not None), None)
-
-
 @torch.no_grad()
 def run_hooked(
-    module: nn.Module, batches: Iterable[Arguments], names: Iterable[str], visit: Visit, *, who: str = "diagnose"
+    module: nn.Module, batches: Iterable[Call], names: Iterable[str], visit: Visit, *, who: str = "diagnose"
 ) -> dict[str, str]:
     """Run ``module`` on every batch in evaluation mode, visiting the named submodules, and leave it as it was.
 
@@ -303,7 +285,10 @@ def run_hooked(
 def _blame(who: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
     """Raise ``error`` again, saying what the module was given."""
     given = [_described(v) for v in args] + [f"{key}={_described(v)}" for key, v in kwargs.items()]
-    do = "Pass `X` as the module's forward takes it: a tuple for several arguments, a dict for keywords."
+    do = (
+        "Pass `X` as the module's forward takes it, samples first: a tuple for several arguments, a dict for keywords. "
+        "For any other call pass forward=lambda net, x: …; where samples belong together (a graph), together=True."
+    )
     if isinstance(error, torch.OutOfMemoryError):
         do = "Lower `batch_size`."
     try:
@@ -315,14 +300,37 @@ def _blame(who: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Excep
 def _described(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    inside = tensors_in(value)
+    if inside:
+        return f"{type(value).__name__} of {', '.join(map(_described, inside[:6]))}{', …' * (len(inside) > 6)}"
     return type(value).__name__
 
 
+class Called(nn.Module):
+    """A module that is called by somebody's function ``forward(module, x)``; its layers have the names they had.
+
+    Both share the dicts of their parts: what is hooked, moved or converted in one is so in the other.
+    """
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self._parameters, self._buffers = module._parameters, module._buffers
+        self._modules, self.training = module._modules, module.training
+        # Not as a part: every layer would then have a second name.
+        self.__dict__["called"], self.__dict__["call"] = module, forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function makes of it."""
+        return self.call(self.called, *args, **kwargs)
+
+    def train(self, mode: bool = True) -> Called:
+        """Both: a module's own forward asks its own flag."""
+        super().train(mode)
+        self.called.training = mode
+        return self
+
+
 # ---- Where each layer stands: when and how often it is called, and which axis of its output counts samples
-
-
-#: The arguments of a forward.
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -366,49 +374,27 @@ class OutputPlace:
         return rows.reshape(len(rows) // self.per_sample, -1)
 
 
-def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """``value`` with every tensor in its tuples, lists and dicts changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: map_tensors(change, part) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(change, part) for part in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(map_tensors(change, part) for part in value)
-    return value
-
-
-def take(call: Call, rows: Tensor) -> Call:
-    """The same arguments for these samples, by index; samples may repeat."""
-    args, kwargs = call
-    return map_tensors(lambda t: t[rows], args), map_tensors(lambda t: t[rows], kwargs)
-
-
-def count_samples(call: Call) -> int:
-    """How many samples the arguments hold."""
-    tensor = first_tensor([*call[0], *call[1].values()])
-    return 0 if tensor is None else len(tensor)
-
-
 @torch.no_grad()
-def survey(module: nn.Module, call: Call, names: Iterable[str]) -> dict[str, OutputPlace]:
+def survey(module: nn.Module, call: Call, names: Iterable[str], *, together: bool = False) -> dict[str, OutputPlace]:
     """The place of every layer among ``names`` that the forward calls.
 
     Two forwards, of two and of three copies of one sample: the axis that grows from one to the other is the one that
-    counts samples.
+    counts samples. Where samples belong ``together`` there is one forward, and the first axis counts.
     """
     names = list(names)
     seen: list[dict[str, list[Tensor]]] = []
-    for copies in (2, 3):
+    for copies in (0,) if together else (2, 3):
         outputs: dict[str, list[Tensor]] = {}
 
         def visit(name: str, output: Tensor, number: int, outputs: dict[str, list[Tensor]] = outputs) -> None:
             # The tensors themselves, not their contents: they tell who hands on whose.
             outputs.setdefault(name, []).append(output)
 
-        run_hooked(module, [take(call, torch.zeros(copies, dtype=torch.long))], names, visit)
+        one = call if together else take(call, torch.zeros(copies, dtype=torch.long))
+        run_hooked(module, [one], names, visit)
         seen.append(outputs)
+    if together:
+        return _places_together(seen[0])
     two, three = seen
     for name, tensors in two.items():
         _check_output(name, tensors[0])
@@ -418,6 +404,19 @@ def survey(module: nn.Module, call: Call, names: Iterable[str]) -> dict[str, Out
         giver = givers.setdefault(id(tensors[-1]), name)
         same_as = None if giver == name else giver
         places[name] = _place(name, order, len(tensors), tuple(small), tuple(large), same_as)
+    return places
+
+
+def _places_together(seen: Mapping[str, list[Tensor]]) -> dict[str, OutputPlace]:
+    """Places where all samples are run as one: rows are the nodes, edges or graphs of the first axis."""
+    places, givers = {}, dict[int, str]()
+    for order, (name, tensors) in enumerate(seen.items()):
+        _check_output(name, tensors[0])
+        shape = tuple(tensors[0].shape)
+        giver = givers.setdefault(id(tensors[-1]), name)
+        axis = 0 if len(shape) > 1 else None
+        same_as = None if giver == name else giver
+        places[name] = OutputPlace(name, order, len(tensors), shape[axis == 0 :], axis, 1, same_as)
     return places
 
 

@@ -7,21 +7,31 @@ import fnmatch
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from isthmus._checks import check_choice, check_integer, check_number, fail
+from isthmus._checks import check_choice, check_integer, check_number, check_seed, fail
 from isthmus._errors import IsthmusError
 from isthmus._progress import ProgressFactory, silent
 from isthmus._provenance import provenance
-from isthmus.diagnosis._capture import Call, OutputPlace, count_samples, in_float64, survey, take, untouched, unwrap
+from isthmus.diagnosis._calls import Call, count_samples, take
+from isthmus.diagnosis._capture import Called, OutputPlace, in_float64, survey, untouched, unwrap
+from isthmus.diagnosis._effort import RATE, Effort
 from isthmus.diagnosis._inputs import Batches
 from isthmus.diagnosis._inputs import batches as batches_of
-from isthmus.diagnosis._jacobians import DIRECTIONS, NOTHING, Jacobians, LayerJacobians, bypass, layer_jacobians
-from isthmus.diagnosis._observe import Observation, StreamedSpectrum, observe
+from isthmus.diagnosis._jacobians import (
+    DIRECTIONS,
+    Jacobians,
+    LayerJacobians,
+    Passage,
+    bypass,
+    input_size,
+    layer_jacobians,
+)
+from isthmus.diagnosis._observe import MOST_ROWS, Observation, StreamedSpectrum, Streaming, observe
 from isthmus.diagnosis._ranks import (
     Evidence,
     Gate,
@@ -69,10 +79,13 @@ def diagnose(
     batch_size: int = 256,
     jacobian_samples: int = 16,
     unpack: Callable[[Any], Any] | None = None,
-    precision: str = "float64",
+    forward: Callable[..., Any] | None = None,
+    together: bool | None = None,
+    precision: str = "auto",
     sketch: int = 1024,
-    exact_up_to: int = 2048,
+    exact_up_to: int = 1024,
     seed: int = 0,
+    budget: float | None = 90.0,
     progress: ProgressFactory = silent,
 ) -> Diagnosis:
     """Diagnose any trained PyTorch network: spectra, ranks and Jacobians at every layer, and where its isthmus is.
@@ -81,7 +94,7 @@ def diagnose(
     ----------
     module : nn.Module
         Not changed, bit for bit: it is run in evaluation mode, on a copy where one can be made.
-    X : array, tensor, DataFrame, tuple or dict of them, or DataLoader
+    X : array, tensor, DataFrame, tuple or dict of them, however nested, or DataLoader
         Samples along the first axis. A tuple gives positional arguments, a dict keyword arguments; of a loader's pairs
         the second is taken for targets and left out.
     Y : array, optional
@@ -103,15 +116,27 @@ def diagnose(
         Names or globs of the layers to look at; all unless given.
     batch_size : int, default 256
     jacobian_samples : int, default 16
-        Samples at which Jacobians are taken, each run once for each input direction (at most 128); 0 for none.
+        Samples at which Jacobians are taken at most, each run once for each input direction (at most 128); 0 for none.
     unpack : callable, optional
         Batch of a loader → arguments, where batches are neither tensors nor pairs nor dicts.
-    precision : {"float64", "module"}
-        ``"module"`` runs the network in its own dtype; weights are analysed in float64 all the same.
+    forward : callable, optional
+        How the network is called where not as ``module(X)``: ``forward(module, x)`` with ``x`` as ``X`` is, for some
+        samples, for example ``lambda net, x: net(x.transpose(0, 1)).transpose(0, 1)`` where time comes first.
+    together : bool, optional
+        Whether all of ``X`` (of a loader, a batch) is one: the nodes of a graph, a set. Its rows count as samples and
+        are never divided. By default so with a graph's edges, integers (2, E), and for objects like PyTorch
+        Geometric's ``Data``.
+    precision : {"auto", "float64", "module"}
+        ``"module"`` runs the network in its own dtype, ``"auto"`` does so where one forward of all that is to be run
+        takes more than 1e11 operations; spectra are computed in float64 all the same.
     sketch, exact_up_to : int
         Representations wider than ``exact_up_to`` are sketched to ``sketch`` columns, and labelled so.
     seed : int
         Of sketches and random directions.
+    budget : float or None, default 90
+        Seconds after which no new measurement begins; None for no limit. The most useful come first: representations,
+        what passes through each layer, weights, Jacobians. ``cost`` of the result says what each took and what was
+        reduced or left out.
     progress : callable, optional
         As in ``train``: shows how far it is.
 
@@ -130,7 +155,10 @@ def diagnose(
     who = "diagnose"
     started = time.time()
     check_choice(who, "loss", loss, LOSSES)
-    check_choice(who, "precision", precision, ("float64", "module"))
+    check_choice(who, "precision", precision, ("auto", "float64", "module"))
+    if budget is not None:
+        check_number(who, "budget", budget, low=0.0, low_open=True)
+    effort = Effort(budget, progress)
     check_integer(who, "jacobian_samples", jacobian_samples, low=0)
     if ridge is not None:
         check_number(who, "ridge", ridge, low=0.0)
@@ -140,26 +168,36 @@ def diagnose(
         check_integer(who, "training_batch", training_batch, low=1)
     if true_rank is not None:
         check_integer(who, "true_rank", true_rank, low=0)
-    check_integer(who, "seed", seed, low=0)
+    check_seed(who, seed)
     plain, notes = unwrap(module)
     family = plain if isinstance(plain, Network) else None
     plain = as_torch(plain)
+    if forward is not None:
+        if not callable(forward):
+            fail(who, "`forward` must be callable", type(forward).__name__, "Pass a function of the module and of x.")
+        plain = Called(plain, forward)
     weighted = [layer for layer in weighted_layers(plain) if wanted(layer.name, layers)]
     if layers is not None and not weighted:
         fail(who, "`layers` must name layers with parameters", layers, "See `module.named_modules()` for their names.")
     blocks = _blocks(plain, weighted, layers)
 
-    def prepared(run: nn.Module) -> tuple[Batches, Call, dict[str, OutputPlace]]:
-        batches = batches_of(who, X, run, batch_size=batch_size, unpack=unpack)
-        few = batches.first(max(PASSAGE_SAMPLES, jacobian_samples))
-        return batches, few, survey(run, few, [*(layer.name for layer in weighted if layer.name), *blocks, ""])
+    def prepared(run: nn.Module) -> _Ready:
+        batches = batches_of(
+            who, X, run, batch_size=batch_size, unpack=unpack, together=together, whole=forward is not None
+        )
+        few = batches.first(max(PASSAGE_SAMPLES + 1, jacobian_samples))
+        places = survey(
+            run, few, [*(layer.name for layer in weighted if layer.name), *blocks, ""], together=batches.together
+        )
+        return _Ready(run, batches, few, places)
 
-    run, how, (batches, few, places) = _in_precision(plain, precision, prepared)
+    ready, how = _in_precision(plain, precision, prepared)
+    run, batches = ready.run, ready.batches
     notes.append(f"run in evaluation mode: {how}")
-    eps = unit_roundoff(plain) * max(len(places), 1)
-    with untouched(run), progress(batches.samples, who) as bar:
+    eps = unit_roundoff(plain) * max(len(ready.places), 1)
+    with untouched(run):
         size = {"sketch": sketch, "exact_up_to": exact_up_to, "jacobian_samples": jacobian_samples}
-        found = _measure(run, batches, few, places, weighted, blocks, **size, seed=seed, bar=bar, eps=eps)
+        found = _measure(ready, weighted, blocks, effort, **size, seed=seed, eps=eps)
         numbers = describe(plain)
         if Y is not None:
             numbers |= fit_numbers(run, batches, Y, loss, ridge)
@@ -175,6 +213,7 @@ def diagnose(
         more, by_trace = _of_family(plain, family, batches.first(TRACE_SAMPLES)[0], found, ridge)
         numbers |= more
         narrow = by_trace or narrow
+    narrow = found.unless_few(narrow, table)
     reached = None
     if Y is not None and ridge and layers is None and found.finite and batches.samples is not None:
         reached = _minimum(plain, batches, targets_of(who, Y, loss), narrow, numbers, ridge, loss, true_rank)
@@ -194,6 +233,8 @@ def diagnose(
         "sketch": sketch,
         "exact_up_to": exact_up_to,
         "seed": seed,
+        "together": batches.together,
+        "budget": budget,
     }
     spent = time.time() - started
     return Diagnosis(
@@ -208,42 +249,243 @@ def diagnose(
         mechanics=moved,
         stability=steps,
         minimum=reached,
+        cost=tuple(effort.parts),
     )
 
 
-def _in_precision(plain: nn.Module, precision: str, prepared: Callable[[nn.Module], Any]) -> tuple[nn.Module, str, Any]:
-    """The module that is run, in float64 if it may and can be, which it is in words, and what was prepared with it."""
-    run, how = in_float64(plain) if precision == "float64" else (plain, "own dtype, as asked")
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """A module that runs, what it runs on, and where its layers are."""
+
+    run: nn.Module
+    batches: Batches
+    few: Call
+    places: dict[str, OutputPlace]
+
+    @property
+    def widest(self) -> int:
+        """Bytes of the largest output of a layer for one sample."""
+        sizes = (place.size for place in self.places.values() if place.batch_axis is not None)
+        return 8 * max(sizes, default=1)
+
+    def leading(self, samples: int) -> Call:
+        """The first few samples; all of them where they belong together."""
+        return self.few if self.batches.together else _leading(self.few, samples)
+
+    @torch.no_grad()
+    def seconds(self) -> float:
+        """Of a forward, for each sample."""
+        call = self.leading(max(1, min(4, BATCH_BYTES // self.widest)))
+        started = time.perf_counter()
+        self.run(*call[0], **call[1])
+        return (time.perf_counter() - started) / count_samples(call)
+
+
+#: Operations from which a network is run in its own dtype: 4,000 forwards beside those on all samples.
+MOST_WORK, FORWARDS = 1e11, 4000
+
+#: Bytes that the largest output of a layer may have for one batch, and all of them while something passes a layer.
+BATCH_BYTES, PASSAGE_BYTES = 2**26, 2**28
+
+
+def _in_precision(plain: nn.Module, precision: str, prepared: Callable[[nn.Module], _Ready]) -> tuple[_Ready, str]:
+    """The module that is run, in float64 if it may and can be, and which it is in words."""
+    single = any(p.dtype != torch.float64 for p in plain.parameters() if p.is_floating_point())
+    if precision == "module" or not single:
+        return prepared(plain), "own dtype, as asked" if precision == "module" else "float64, its own dtype"
+    if precision == "auto":
+        ready = prepared(plain)
+        with untouched(plain):
+            work = _operations(ready)
+        if work > MOST_WORK:
+            return ready, f"own dtype: in float64 {work:.1g} operations take long; `precision` says otherwise"
+    run, how = in_float64(plain)
     try:
-        return run, how, prepared(run)
+        return prepared(run), how
     except IsthmusError:
         if run is plain:
             raise
     # A forward that insists on a dtype runs in no other.
-    return plain, "own dtype: it does not run in float64", prepared(plain)
+    return prepared(plain), "own dtype: it does not run in float64"
+
+
+@torch.no_grad()
+def _operations(ready: _Ready) -> float:
+    """Floating-point operations of products in the forwards that a diagnosis makes."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    one = ready.leading(1)
+    with FlopCounterMode(display=False) as counter:
+        ready.run(*one[0], **one[1])
+    return float(counter.get_total_flops()) * ((ready.batches.samples or 0) + FORWARDS)
 
 
 def _measure(
-    run: nn.Module,
-    batches: Batches,
-    few: Call,
-    places: dict[str, OutputPlace],
+    ready: _Ready,
     weighted: list[WeightedLayer],
     blocks: Mapping[str, nn.Module],
+    effort: Effort,
     *,
     jacobian_samples: int,
     seed: int,
     eps: float,
-    **streaming: Any,
+    sketch: int,
+    exact_up_to: int,
 ) -> Findings:
-    """Everything that takes running the network."""
-    seen = observe(run, batches, places, _layouts(weighted, blocks), seed=seed, **streaming)
-    shares = bypass(run, _leading(few, PASSAGE_SAMPLES), [name for name in places if name])
-    jacobians = Jacobians({}, "not computed: not asked for")
-    if jacobian_samples:
-        source = _embedding(few, places, weighted)
-        jacobians = layer_jacobians(run, _leading(few, jacobian_samples), places, source=source, seed=seed)
-    return Findings(weighted, blocks, places, seen, shares, jacobians, eps, seed)
+    """Everything that takes running the network, the most useful first."""
+    run, places = ready.run, ready.places
+    one = ready.seconds()
+    seen = _representations(
+        ready, {one.name for one in weighted}, _layouts(weighted, blocks), effort, one, sketch, exact_up_to, seed
+    )
+    passage = _passage(ready, effort, one)
+    found = Findings(weighted, blocks, places, seen, passage, eps, seed)
+    with effort.part("weights", len(weighted), 0.0, f"{len(weighted)} layers") as part:
+        for done, layer in enumerate(weighted):
+            if not part.goes_on(0.5):
+                part.reduce(f"{done} of {len(weighted)} layers; missing from {layer.name!r} on")
+                break
+            found.weigh(layer)
+            part.bar.advance()
+    if jacobian_samples and ready.batches.together:
+        found.jacobians = Jacobians({}, "not computed: samples that belong together influence each other's outputs")
+    elif jacobian_samples:
+        source = _embedding(ready.few, places, weighted)
+        found.jacobians = _jacobians(run, ready.few, places, effort, one, jacobian_samples, source, seed)
+    return found
+
+
+#: Share of what is left of the budget that each part may take.
+SHARES = {"representations": 0.5, "passage": 0.5, "jacobians": 0.6}
+
+
+def _representations(
+    ready: _Ready,
+    owners: set[str],
+    layouts: dict[str, str],
+    effort: Effort,
+    one: float,
+    sketch: int,
+    exact_up_to: int,
+    seed: int,
+) -> Observation:
+    """One pass over as many samples as there is time for."""
+    batches, places = ready.batches, ready.places
+    kinds = {t.dtype for t in (*ready.run.parameters(), *ready.run.buffers()) if t.is_floating_point()}
+    coarse = bool(kinds) and torch.float64 not in kinds
+    available = batches.samples or 0
+    streams = _streaming_seconds(places, layouts, available, sketch, exact_up_to)
+    estimated = available * one + streams
+    # A container hands on what its last layer gave: that is looked at once.
+    looked = {name: place for name, place in places.items() if place.same_as is None or name in owners}
+    what, most = f"{available} samples", None
+    share = SHARES["representations"]
+    if available and not effort.fits(estimated, share):
+        most = max(FEWEST_SAMPLES, min(available, int(max(share * effort.left - streams, 0.0) / max(one, 1e-9))))
+    each = max(1, BATCH_BYTES // ready.widest)
+    with effort.part("representations", batches.samples, estimated, what) as part:
+        how = Streaming(sketch, exact_up_to, seed, coarse, most or available)
+        cut = batches.pieces(each, most=most, goes_on=lambda: part.goes_on(share))
+        seen = observe(ready.run, cut, looked, layouts, how=how, bar=part.bar)
+        part.what = f"{seen.samples} samples"
+        all_of_them = available or batches.samples
+        if seen.samples != all_of_them:
+            part.reduce(f"{seen.samples} of {all_of_them or 'the'} samples")
+    return seen
+
+
+#: Samples that are run even if there is no time for them.
+FEWEST_SAMPLES = 16
+
+
+def _streaming_seconds(
+    places: Mapping[str, OutputPlace], layouts: Mapping[str, str], samples: int, sketch: int, exact_up_to: int
+) -> float:
+    """What the spectra of all layers are expected to take."""
+    work = 0.0
+    for name, place in places.items():
+        units = place.shape[0] if layouts.get(name) == "channels-first" else (place.shape or (1,))[-1]
+        for width, rows in ((units, min(samples * place.size // max(units, 1), MOST_ROWS)), (place.size, samples)):
+            columns = width if width <= exact_up_to else sketch
+            few = min(rows, columns)
+            work += 2.0 * rows * columns * few + 4.0 * few * few * columns
+    return work / RATE
+
+
+def _passage(ready: _Ready, effort: Effort, one: float) -> Passage:
+    """What passes through each layer, on as many samples as there are time and memory for."""
+    names = [name for name in ready.places if name]
+    available = min(PASSAGE_SAMPLES, max(count_samples(ready.few) - 1, 1))
+    room = PASSAGE_BYTES // (4 * ready.widest)
+    choices = [n for n in (available, 4, 1) if n <= available]
+    samples = next((n for n in choices if n <= room and effort.fits(2 * one * n * len(names), 0.25)), 1)
+    share = SHARES["passage"]
+    estimated = 2 * one * samples * len(names)
+    with effort.part("passage", len(names), estimated, "") as part:
+
+        def step() -> bool:
+            part.bar.advance()
+            return part.goes_on(share)
+
+        passage = bypass(ready.run, ready.leading(samples + 1), names, step, together=ready.batches.together)
+        what = f"{passage.samples} samples beside a fixed one"
+        part.what = what
+        if passage.left:
+            part.reduce(f"{what}; {len(passage.left)} of {len(names)} layers left out, from {passage.left[0]!r} on")
+        elif samples < available:
+            part.reduce(f"{what} instead of {available}")
+    return passage
+
+
+#: Samples and random directions of the Jacobians, from the most to the least that says something.
+JACOBIANS = ((16, 128), (8, 64), (4, 64), (4, 32), (2, 32), (2, 16))
+
+
+def _jacobians(
+    run: nn.Module,
+    few: Call,
+    places: Mapping[str, OutputPlace],
+    effort: Effort,
+    one: float,
+    most: int,
+    source: str | None,
+    seed: int,
+) -> Jacobians:
+    """Jacobians on as many samples, in as many directions, as there is time for."""
+    available = min(most, count_samples(few))
+    entry = input_size(few) if source is None else places[source].size
+    sizes = [place.size for place in places.values() if place.batch_axis is not None]
+
+    def seconds(samples: int, directions: int) -> float:
+        count = min(directions, entry)
+        # A forward with tangents takes about three without; each layer's tangents are decomposed.
+        return samples * (3.0 * one * count + sum(2.0 * size * count**2 for size in sizes) / RATE)
+
+    choices = [(min(n, available), r) for n, r in JACOBIANS]
+    share = SHARES["jacobians"]
+    chosen = next(((n, r) for n, r in choices if effort.fits(seconds(n, r), share)), None)
+    if chosen is None:
+        least = seconds(*choices[-1])
+        effort.leave_out("jacobians", least, f"the least that says something takes about {least:.0f} s")
+        return Jacobians({}, "left out: the budget is used up")
+    samples, directions = chosen
+    with effort.part("jacobians", samples, seconds(*chosen), "") as part:
+        done = 0
+
+        def step(count: int) -> bool:
+            nonlocal done
+            part.bar.advance(count - done)
+            done = count
+            return part.goes_on(share)
+
+        found = layer_jacobians(
+            run, _leading(few, samples), places, source=source, seed=seed, directions=directions, step=step
+        )
+        # A module that has none says so itself, in its state.
+        part.what = f"{done} samples" if entry <= DIRECTIONS else f"{done} samples, {directions} random directions"
+        if chosen != (available, JACOBIANS[0][1]) or done < samples:
+            part.reduce(f"{part.what}, instead of {available} samples and {JACOBIANS[0][1]} directions")
+    return found
 
 
 def _of_family(
@@ -255,7 +497,7 @@ def _of_family(
     if len(inputs) != 1:
         return numbers, narrow
     X, chain = inputs[0], fully_connected(plain)
-    if chain is not None and X.ndim == 2:
+    if chain is not None and isinstance(X, Tensor) and X.ndim == 2:
         numbers |= fully_connected_numbers(chain, X.double(), ridge)
         if found.finite:
             order = [layer.name for layer in found.weighted]
@@ -362,8 +604,7 @@ def _layouts(weighted: list[WeightedLayer], blocks: Mapping[str, nn.Module]) -> 
 
 def _embedding(call: Call, places: Mapping[str, OutputPlace], weighted: list[WeightedLayer]) -> str | None:
     """The embedding that comes first, where the inputs are integers."""
-    values = [*call[0], *call[1].values()]
-    if any(isinstance(v, Tensor) and v.is_floating_point() for v in values):
+    if input_size(call):
         return None
     kinds = {layer.name: layer.kind for layer in weighted}
     first = [name for name in places if kinds.get(name) == "embedding"]
@@ -383,7 +624,7 @@ def _leading(call: Call, samples: int) -> Call:
 # ---- From what was measured to a table of layers and to the rank
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Findings:
     """Everything that was measured on one network.
 
@@ -392,7 +633,7 @@ class Findings:
     weighted : list of WeightedLayer
     blocks : dict of str to nn.Module
         Modules around others, whose outputs carry what skip connections add up.
-    places, seen, shares, jacobians
+    places, seen, passage, jacobians
         From ``survey``, ``observe``, ``bypass`` and ``layer_jacobians``.
     eps : float
         Relative rounding of the module's own dtype through its depth.
@@ -403,10 +644,11 @@ class Findings:
     blocks: Mapping[str, nn.Module]
     places: Mapping[str, OutputPlace]
     seen: Observation
-    shares: Mapping[str, float]
-    jacobians: Jacobians
+    passage: Passage
     eps: float
     seed: int = 0
+    jacobians: Jacobians = field(default_factory=lambda: Jacobians({}, "not computed: not asked for"))
+    _weighed: dict[str, list[WeightDiagnosis]] = field(default_factory=dict)
 
     @property
     def output(self) -> str:
@@ -431,8 +673,7 @@ class Findings:
     def _layer(self, name: str, kind: str, type_name: str, layer: WeightedLayer | None) -> LayerDiagnosis:
         place, seen = self.places.get(name), self.seen.layers.get(name)
         notes = [layer.note] if layer is not None and layer.note else []
-        grid = place.shape[1:] if place is not None and kind == "convolution" else None
-        weights = [self._weights(part, grid) for part in layer.parts] if layer is not None else []
+        weights = [] if layer is None else self._weighed.get(name) or [_unweighed(part) for part in layer.parts]
         rows = whole = None
         if place is None:
             notes.append("never called as a module: no representation" if name else "its own parameters")
@@ -443,7 +684,9 @@ class Findings:
             if place.calls > 1:
                 notes.append(f"called {place.calls} times in a forward: all calls count as samples")
         jacobian = self.jacobians.layers.get(name)
-        share = 0.0 if name == self.output else self.shares.get(name, math.nan)
+        share = 0.0 if name == self.output else self.passage.shares.get(name, math.nan)
+        if name in self.passage.inside:
+            notes.append(f"inside {self.passage.inside[name]!r}, which is bypassed")
         return LayerDiagnosis(
             name=name,
             kind=kind,
@@ -458,9 +701,16 @@ class Findings:
             whole=whole,
             jacobian=None if jacobian is None else self._jacobian(jacobian),
             bypass=share,
+            passes=True if name == self.output else self.passage.passes(name),
             negative_count=math.nan if seen is None else seen.signs[0],
             negative_share=math.nan if seen is None else seen.signs[1],
         )
+
+    def weigh(self, layer: WeightedLayer) -> None:
+        """Decompose the weights of a layer."""
+        place = self.places.get(layer.name)
+        grid = place.shape[1:] if place is not None and layer.kind == "convolution" else None
+        self._weighed[layer.name] = [self._weights(part, grid) for part in layer.parts]
 
     def _weights(self, part: WeightPart, grid: tuple[int, ...] | None) -> WeightDiagnosis:
         found = weight_spectrum(part, grid=grid, seed=self.seed)
@@ -485,13 +735,13 @@ class Findings:
         return Spectrum(values, stream.method, error, reading, note)
 
     def _floor(self, stream: StreamedSpectrum) -> float:
-        return rounding_floor(stream.spectrum(centered=False), self.eps)
+        return rounding_floor(stream.size, self.eps)
 
     def _jacobian(self, found: LayerJacobians) -> Spectrum:
         reading, share = read_samples(found.spectra, GapRule(), self.eps)
         samples = len(found.spectra)
         note = f"median over {samples} samples; count at {share:.0%} of them"
-        if found.method == "sketched" and 4 * reading.count > DIRECTIONS:
+        if found.method == "sketched" and 4 * reading.count > found.directions:
             # Nearly as many as there were directions: there may be more.
             reading = replace(reading, status="unclear")
         return Spectrum(found.median, found.method, 0.0, reading, note)
@@ -504,7 +754,7 @@ class Findings:
             place = self.places.get(layer.name)
             if seen is None or place is None or spectrum is None or len(spectrum.values) == 0:
                 continue
-            if place.batch_axis is None or not layer.bypass <= NOTHING:
+            if place.batch_axis is None or not layer.passes:
                 continue
             weights = layer.weights[0].spectrum.reading if len(layer.weights) == 1 else None
             stream = seen.dimensions
@@ -542,10 +792,33 @@ class Findings:
             eps=self.eps,
         )
 
+    def unless_few(self, narrow: Isthmus, layers: tuple[LayerDiagnosis, ...]) -> Isthmus:
+        """The answer; undetermined where samples are too few to show more dimensions than they are.
+
+        N samples show at most N − 1 dimensions at every layer. If inputs, outputs and data have more, a layer that is
+        narrower than these need not look so: its width m, at most, is the rank that more than 2m + 1 samples decide.
+        """
+        gates, most = self.gates(layers), self.seen.samples - 1
+        if narrow.rank is not None or len(gates) < 2 or not self.finite:
+            return narrow
+        inputs = self.seen.inputs
+        ends = [self.places[self.output].size, *([] if inputs is None else [inputs.width])]
+        narrowest = min([self.places[gate.name or self.output].size for gate in gates] + ends)
+        if inputs is not None and inputs.rows > 1:
+            reading = read_spectrum(inputs.spectrum(), eps=self.eps, floor=self._floor(inputs))
+            if reading.status != "unclear" and reading.count < most:
+                return narrow  # the data have no more dimensions, however many samples there were
+        if most >= (min(ends) if narrow.verdict == "none" else narrowest):
+            return narrow
+        needed = 2 * narrowest + 2
+        few = f"{most + 1} samples show at most {most} dimensions of any layer: supply at least {needed}"
+        return Isthmus("undetermined", None, (), None, (few, *narrow.reasons))
+
     def _no_gates(self, layers: tuple[LayerDiagnosis, ...]) -> Isthmus:
         """Why no layer before the output separates it from the inputs: that everything is bypassed must be seen."""
         last = self._representation(self.seen.layers[self.output].dimensions).reading
-        between = [layer.bypass for layer in layers if layer.name != self.output and layer.name in self.shares]
+        names = {*self.passage.shares, *self.passage.inside, *self.passage.left}
+        between = [layer.passes for layer in layers if layer.name != self.output and layer.name in names]
         verdict = "undetermined"
         if last is None:
             why = "one sample shows nothing that varies: supply more"
@@ -553,9 +826,11 @@ class Findings:
             why = "the outputs do not vary on these data, so that nothing is seen to pass through any layer"
         elif not between:
             verdict, why = "none", "there is no layer between inputs and outputs to look at"
-        elif all(map(math.isnan, between)):
+        elif self.passage.left and not any(between):
+            why = f"there was no time to see what passes through {len(self.passage.left)} layers: raise `budget`"
+        elif all(passes is None for passes in between):
             why = "the outputs do not vary on the first samples, or the data decide what is computed: shuffle the rows"
-        elif any(share <= NOTHING for share in between):
+        elif any(between):
             why = "the layers between inputs and outputs cannot be looked at sample by sample"
         else:
             verdict, why = "none", "information goes around every layer: none separates inputs from outputs"
@@ -590,6 +865,12 @@ class Findings:
 
 
 _EMPTY = torch.zeros(0, dtype=torch.float64)
+
+
+def _unweighed(part: WeightPart) -> WeightDiagnosis:
+    """A matrix that there was no time for."""
+    nothing = Spectrum(_EMPTY, "not computed", math.nan, None, "left out: the budget was used up")
+    return WeightDiagnosis(part.label, part.matrix_shape, math.nan, nothing)
 
 
 def _read(values: Tensor, eps: float, floor: float = 0.0) -> Reading | None:

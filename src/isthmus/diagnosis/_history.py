@@ -14,6 +14,7 @@ from torch import Tensor
 from isthmus import _html
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
+from isthmus._result import Table
 from isthmus.diagnosis._result import SCHEMA_VERSION
 from isthmus.measures._minima import KINDS
 
@@ -166,6 +167,11 @@ class Snapshot:
     sharpness: float = math.nan
     minimum: str = ""
 
+    @property
+    def whole(self) -> bool:
+        """Whether everything was measured."""
+        return self.state == MEASURED
+
     def __getitem__(self, name: str) -> LayerSnapshot:
         """The layer of this name."""
         return {layer.name: layer for layer in self.layers}[name]
@@ -317,12 +323,41 @@ class History:
         return tuple(dict.fromkeys(layer.name for one in self.snapshots for layer in one.layers))
 
     @property
+    def verdict(self) -> str:
+        """``"measured"``, ``"incomplete"`` where a snapshot could not be measured, or ``"empty"``."""
+        return (
+            "empty" if not self.snapshots else "measured" if all(one.whole for one in self.snapshots) else "incomplete"
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What is wrong with the snapshots that are not whole."""
+        return tuple(f"step {one.step}: {one.state}; {one.note}" for one in self.snapshots if not one.whole)
+
+    def tables(self) -> list[Table]:
+        """Every snapshot."""
+        rows = [
+            [
+                one.step,
+                one.state,
+                one.norm_squared,
+                one.cost,
+                ", ".join(map(_dimensions, one.layers)),
+                one.note,
+            ]
+            for one in self.snapshots
+        ]
+        heads = ["step", "state", "‖θ‖²", "cost", "dimensions, layer by layer", "note"]
+        told = ["“?” is an unclear drop, a dash no spectrum."]
+        return [Table("snapshots", "Every snapshot", heads, rows, told, folded=len(rows) > 12)] if rows else []
+
+    @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
         if not self.snapshots:
             return "Nothing was recorded."
         count = f"{len(self.snapshots)} snapshot{'s' * (len(self.snapshots) != 1)}"
-        spoiled = [one for one in self.snapshots if one.state != MEASURED]
+        spoiled = [one for one in self.snapshots if not one.whole]
         doubt = ""
         if spoiled:
             doubt = f"; {len(spoiled)} not whole, the first at step {spoiled[0].step} ({spoiled[0].state})"
@@ -395,30 +430,18 @@ class History:
         layer : str, optional
             Whose spectra; by default the one whose representation has the lowest rank at the end.
         """
-        from isthmus.plotting.history import draw_history
+        from isthmus.plotting.history import plot
 
         if layer is not None and layer not in self.layers:
             names = ", ".join(map(repr, self.layers))[:500]
             fail("History.plot", "`layer` must be one of the layers", repr(layer), f"Choose from {names}.")
-        return draw_history(self.to_dict(), layer=layer)
+        return plot(self, layer)
 
     def __repr__(self) -> str:
         return f"<History: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        rows = [
-            [
-                _html.number(one.step),
-                _html.number(one.norm_squared, 4),
-                _html.number(one.cost),
-                _html.told(", ".join(_rank(layer.representation) for layer in one.layers)),
-                _html.told(one.state if not one.note else f"{one.state}: {one.note}"),
-            ]
-            for one in _few(self.snapshots)
-        ]
-        heads = ("step", "‖θ‖²", "cost", "dimensions, layer by layer", "state")
-        answer = _html.heading(f"<b>{_html.told(self.sentence)}</b>")
-        return _html.card(answer, _html.table(heads, rows), _html.items(self.notes))
+        return _html.result(self, _html.items(self.notes))
 
 
 _COLUMNS = (
@@ -427,11 +450,6 @@ _COLUMNS = (
 )
 
 
-def _rank(spectrum: Any) -> str:
-    return "—" if spectrum is None else "?" if spectrum.rank is None else str(spectrum.rank)
-
-
-def _few(snapshots: tuple[Snapshot, ...]) -> list[Snapshot]:
-    """At most as many as a table in a notebook has rows, evenly spaced, the first and the last among them."""
-    count = min(len(snapshots), _html.ROWS)
-    return [snapshots[round(i * (len(snapshots) - 1) / max(count - 1, 1))] for i in range(count)]
+def _dimensions(layer: LayerSnapshot) -> str:
+    inside = layer.representation
+    return "—" if inside is None else "?" if inside.rank is None else str(inside.rank)

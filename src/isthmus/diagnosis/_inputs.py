@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from isthmus._checks import check_integer, fail
+from isthmus._checks import check_integer, check_size, fail
 from isthmus._errors import DataError
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+from isthmus.diagnosis._calls import Call, count_samples, first_tensor, is_record, map_tensors, take, tensors_in
 
 
 class Batches(ABC):
@@ -25,11 +25,14 @@ class Batches(ABC):
     ----------
     samples : int or None
         How many there are; None for a loader until it was iterated once.
+    together : bool
+        Whether rows belong together, as the nodes of a graph do: they are neither divided nor joined.
     notes : list of str
         What was decided about the inputs: casts, targets left out, a column made of a vector.
     """
 
     samples: int | None
+    together: bool = False
 
     def __init__(self, who: str, module: nn.Module, dtype: torch.dtype | None) -> None:
         self.notes: list[str] = []
@@ -42,11 +45,27 @@ class Batches(ABC):
         self._embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in module.modules())
 
     @abstractmethod
-    def __iter__(self) -> Iterator[Arguments]: ...
+    def __iter__(self) -> Iterator[Call]: ...
 
     @abstractmethod
-    def first(self, n: int) -> Arguments:
+    def first(self, n: int) -> Call:
         """At most ``n`` samples as one batch: evenly spaced ones of arrays, the leading ones of a loader."""
+
+    def pieces(
+        self, each: int, *, most: int | None = None, goes_on: Callable[[], bool] = lambda: True
+    ) -> Iterator[Call]:
+        """Batches of at most ``each`` samples, until ``most`` of them were given or it does not go on."""
+        given = 0
+        for call in self:
+            count = count_samples(call)
+            parts = (
+                [call] if self.together or count <= each else map(partial(take, call), torch.arange(count).split(each))
+            )
+            for part in parts:
+                yield part
+                given += count_samples(part)
+                if not goes_on() or (most is not None and given >= most):
+                    return
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -59,7 +78,7 @@ class Batches(ABC):
         if value.dtype == torch.bool and (self._embeds or not alone):
             return value.to(self._device)
         if not value.is_floating_point():
-            if self._embeds:
+            if self._embeds or self.together:
                 return value.to(self._device, torch.int64)
             self._note(f"integers of `X` are cast to {_short(self._dtype)}: the module has no embedding")
         cast = value.to(self._device, self._dtype)
@@ -67,49 +86,85 @@ class Batches(ABC):
         if bad:
             got = f"{bad} NaN or infinite of {cast.numel()} values in {name}, as {_short(self._dtype)}"
             fail(self._who, "`X` must be finite", got, "Impute, clip, rescale or drop them.", error=DataError)
+        check_size(self._who, "X", cast)
         return cast
 
 
 class _ArrayBatches(Batches):
-    """Rows of arrays: positional ones under the keys 0, 1, …, keyword arguments under their names."""
+    """Rows of arrays, however nested in the arguments; or all of them as one, where they belong together."""
 
     def __init__(
-        self, who: str, module: nn.Module, dtype: torch.dtype | None, arrays: dict[int | str, Tensor], size: int
+        self, who: str, module: nn.Module, dtype: torch.dtype | None, call: Call, size: int, together: bool | None
     ) -> None:
         super().__init__(who, module, dtype)
         self._size = size
-        self._arrays = arrays
-        self._names = {key: "`X`" if len(arrays) == 1 and key == 0 else f"`X[{key!r}]`" for key in arrays}
-        lengths = {len(array) for array in arrays.values()}
-        if len(lengths) > 1:
-            got = ", ".join(f"{self._names[key]} {tuple(array.shape)}" for key, array in arrays.items())
-            fail(who, "the arrays of `X` must have as many samples", got, "Align their first axes.", error=DataError)
-        self.samples = lengths.pop()
-        for key, array in arrays.items():
+        leaves = [pair for at, value in enumerate(call[0]) for pair in _leaves(f"X[{at}]", value)]
+        leaves += [pair for key, value in call[1].items() for pair in _leaves(f"X[{key!r}]", value)]
+        if len(leaves) == 1:
+            leaves = [("X" if len(call[0]) == 1 else leaves[0][0], leaves[0][1])]
+        self._names = [f"`{name}`" for name, _ in leaves]
+        arrays = [array for _, array in leaves]
+        if not arrays:
+            do = "Pass at least one array."
+            kind = "dict" if call[1] or not call[0] else "tuple"
+            fail(who, "`X` must not be empty", f"a {kind} without arrays", do, error=DataError)
+        lengths = {len(array) for array in arrays if array.ndim}
+        self.together = _edges(arrays) if together is None else together
+        if len(lengths) != 1 and not self.together:
+            got = ", ".join(f"{name} {tuple(array.shape)}" for name, array in zip(self._names, arrays))
+            do = "Align their first axes. If all of `X` is one graph or one set, pass together=True."
+            fail(who, "the arrays of `X` must have as many samples", got, do, error=DataError)
+        first = first_tensor(arrays)
+        assert first is not None
+        self.samples = len(first)
+        for name, array in zip(self._names, arrays):
             # All at once, so that the message counts them all and nothing is run on half of the data.
             if array.is_floating_point() and (bad := int((~torch.isfinite(array)).sum())):
-                got = f"{bad} NaN or infinite of {array.numel()} values in {self._names[key]}"
+                got = f"{bad} NaN or infinite of {array.numel()} values in {name}"
                 fail(who, "`X` must be finite", got, "Impute, clip or drop them.", error=DataError)
-        only = arrays.get(0)
-        if len(arrays) == 1 and only is not None and only.ndim == 1 and (only.is_floating_point() or not self._embeds):
-            self._arrays = {0: only[:, None]}
+        self._call = call
+        only = call[0][0] if len(call[0]) == 1 and not call[1] else None
+        if isinstance(only, Tensor) and only.ndim == 1 and (only.is_floating_point() or not self._embeds):
+            self._call = (only[:, None],), {}
             self._note("`X` has one axis and is passed as one column, (N, 1)")
+        if self.together:
+            self._note("`X` is run as one: its rows (nodes of a graph) belong together and count as samples")
 
-    def _pick(self, rows: slice | Tensor) -> Arguments:
-        alone = len(self._arrays) == 1
-        cast = {key: self._cast(self._names[key], array[rows], alone=alone) for key, array in self._arrays.items()}
-        kwargs = {key: value for key, value in cast.items() if isinstance(key, str)}
-        return tuple(value for key, value in cast.items() if not isinstance(key, str)), kwargs
+    def _pick(self, rows: slice | Tensor | None) -> Call:
+        alone, names = len(self._names) == 1, iter(self._names)
 
-    def __iter__(self) -> Iterator[Arguments]:
+        def cast(tensor: Tensor) -> Tensor:
+            whole = rows is None or not tensor.ndim
+            return self._cast(next(names), tensor if whole else tensor[rows], alone=alone)
+
+        args, kwargs = (map_tensors(cast, part) for part in self._call)
+        return args, kwargs
+
+    def __iter__(self) -> Iterator[Call]:
         assert self.samples is not None
+        if self.together:
+            yield self._pick(None)
+            return
         for start in range(0, self.samples, self._size):
             yield self._pick(slice(start, start + self._size))
 
-    def first(self, n: int) -> Arguments:
+    def pieces(
+        self, each: int, *, most: int | None = None, goes_on: Callable[[], bool] = lambda: True
+    ) -> Iterator[Call]:
+        """Evenly spaced ones where not all are taken."""
+        if most is None or self.together:
+            yield from super().pieces(each, goes_on=goes_on)
+            return
+        assert self.samples is not None
+        for rows in (torch.arange(most) * self.samples // most).split(min(each, self._size)):
+            yield self._pick(rows)
+            if not goes_on():
+                return
+
+    def first(self, n: int) -> Call:
         assert self.samples is not None
         n = min(check_integer(self._who, "n", n, low=1), self.samples)
-        return self._pick(torch.arange(n) * self.samples // n)
+        return self._pick(None if self.together else torch.arange(n) * self.samples // n)
 
 
 class _LoadedBatches(Batches):
@@ -122,13 +177,15 @@ class _LoadedBatches(Batches):
         dtype: torch.dtype | None,
         source: Iterable[Any],
         unpack: Callable[[Any], Any] | None,
+        together: bool | None,
     ) -> None:
         super().__init__(who, module, dtype)
         self.samples = None
+        self.together = bool(together)
         self._source = source
         self._unpack = unpack
 
-    def __iter__(self) -> Iterator[Arguments]:
+    def __iter__(self) -> Iterator[Call]:
         seen = 0
         with _same_order(self._source):
             for index, batch in enumerate(self._source):
@@ -142,11 +199,13 @@ class _LoadedBatches(Batches):
             self._note(f"`X` gave {self.samples} samples on one pass and {seen} on another")
         self.samples = seen
 
-    def first(self, n: int) -> Arguments:
+    def first(self, n: int) -> Call:
         check_integer(self._who, "n", n, low=1)
-        taken: list[Arguments] = []
+        taken: list[Call] = []
         count = 0
         for args, kwargs in self:
+            if self.together:
+                return args, kwargs
             if taken and _shapes(args, kwargs) != _shapes(*taken[0]):
                 self._note("the first samples end where the shape of the loader's batches changes")
                 break
@@ -154,10 +213,12 @@ class _LoadedBatches(Batches):
             count += _length(args, kwargs)
             if count >= n:
                 break
-        args = tuple(_joined([a[i] for a, _ in taken], taken, n) for i in range(len(taken[0][0])))
-        return args, {key: _joined([k[key] for _, k in taken], taken, n) for key in taken[0][1]}
+        lengths = [_length(*arguments) for arguments in taken]
+        columns = iter(list(zip(*(tensors_in(arguments) for arguments in taken))))
+        args, kwargs = (map_tensors(lambda _: _joined(next(columns), lengths, n), part) for part in taken[0])
+        return args, kwargs
 
-    def _arguments(self, name: str, batch: Any) -> Arguments:
+    def _arguments(self, name: str, batch: Any) -> Call:
         if self._unpack is not None:
             return self._as_unpacked(self._unpack(batch))
         if isinstance(batch, (tuple, list)) and len(batch) == 2:
@@ -168,34 +229,34 @@ class _LoadedBatches(Batches):
         elif isinstance(batch, (tuple, list)):
             got = f"a {type(batch).__name__} of {len(batch)}"
             fail(self._who, "a batch must be inputs or (inputs, targets)", got, _UNPACK)
+        alone = len(tensors_in(batch)) == 1
         if isinstance(batch, Mapping):
-            alone = len(batch) == 1
             return (), {str(key): self._member(f"{name}[{key!r}]", v, alone=alone) for key, v in batch.items()}
         if isinstance(batch, (tuple, list)):
-            alone = len(batch) == 1
             return tuple(self._member(f"{name}[{i}]", v, alone=alone) for i, v in enumerate(batch)), {}
         return (self._member(name, batch, alone=True),), {}
 
-    def _member(self, name: str, value: Any, *, alone: bool) -> Tensor:
+    def _member(self, name: str, value: Any, *, alone: bool) -> Any:
         if isinstance(value, np.ndarray):
             value = _array(self._who, name, value)
-        if not isinstance(value, Tensor):
+        if isinstance(value, Tensor):
+            return self._cast(name, value, alone=alone)
+        if value is not None and not isinstance(value, (bool, int, float)) and not tensors_in(value):
             fail(self._who, "a batch must hold tensors", f"{type(value).__name__} in {name}", _UNPACK)
-        return self._cast(name, value, alone=alone)
+        return map_tensors(lambda tensor: self._cast(name, tensor, alone=False), value)
 
-    def _as_unpacked(self, result: Any) -> Arguments:
+    def _as_unpacked(self, result: Any) -> Call:
         """What the user's function made: floats in the module's dtype, all else as it is."""
         if isinstance(result, Tensor):
             result = ((result,), {})
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             fail(self._who, "`unpack` must return (args, kwargs) or a tensor", type(result).__name__, _UNPACK)
 
-        def moved(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            return value.to(self._device, self._dtype if value.is_floating_point() else value.dtype)
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(self._device, self._dtype if tensor.is_floating_point() else tensor.dtype)
 
-        return tuple(moved(v) for v in result[0]), {str(key): moved(v) for key, v in result[1].items()}
+        args, kwargs = map_tensors(moved, result[0]), map_tensors(moved, result[1])
+        return args, {str(key): value for key, value in kwargs.items()}
 
 
 _UNPACK = "Pass `unpack`, a function from a batch to (args, kwargs) or to a tensor."
@@ -209,6 +270,8 @@ def batches(
     batch_size: int = 256,
     dtype: torch.dtype | None = None,
     unpack: Callable[[Any], Any] | None = None,
+    together: bool | None = None,
+    whole: bool = False,
 ) -> Batches:
     """Batches of arguments for ``module`` made from ``X``.
 
@@ -229,6 +292,11 @@ def batches(
     unpack : function, optional
         From a batch of the loader to (args, kwargs) or to one tensor. Its floats are cast, all else is passed as it
         is.
+    together : bool, optional
+        Whether rows belong together and are run as one. By default where a tensor of integers (2, E) beside others is
+        a graph's edges, or X an object like PyTorch Geometric's ``Data``.
+    whole : bool, default False
+        Pass a tuple or a dict as it is, as one argument.
 
     Notes
     -----
@@ -237,23 +305,54 @@ def batches(
     shuffling loader has the same order, and leaves the generators as they were.
     """
     check_integer(who, "batch_size", batch_size, low=1)
-    if isinstance(X, Mapping):
-        arrays: dict[int | str, Tensor] = {str(key): _array(who, f"X[{key!r}]", v) for key, v in X.items()}
-    elif isinstance(X, tuple):
-        arrays = {i: _array(who, f"X[{i}]", v) for i, v in enumerate(X)}
-    elif isinstance(X, Tensor) or hasattr(X, "__array__") or (isinstance(X, list) and not _of_batches(X)):
-        arrays = {0: _array(who, "X", X)}
+    if isinstance(X, Tensor) or hasattr(X, "__array__") or (isinstance(X, list) and not _of_batches(X)):
+        call: Call = (_array(who, "X", X),), {}
+    elif isinstance(X, (Mapping, tuple)):
+        inside = _nested(who, "X", X)
+        call = ((inside,), {}) if whole else ((), inside) if isinstance(X, Mapping) else (tuple(inside), {})
+    elif is_record(X):
+        call, together = ((X,), {}), together is not False
     else:
         _check_loader(who, X)
-        loaded = _LoadedBatches(who, module, dtype, X, unpack)
+        loaded = _LoadedBatches(who, module, dtype, X, unpack, together)
         if isinstance(X, list):
             loaded._note("`X` is a list of arrays: each is a batch")
+            loaded.together = together is not False and any(map(is_record, X))
         return loaded
-    if not arrays:
-        fail(who, "`X` must not be empty", f"an empty {type(X).__name__}", "Pass at least one array.", error=DataError)
     if unpack is not None:
         fail(who, "`unpack` is for batches of a loader", f"`X` as {type(X).__name__}", "Leave `unpack` out.")
-    return _ArrayBatches(who, module, dtype, arrays, batch_size)
+    return _ArrayBatches(who, module, dtype, call, batch_size, together)
+
+
+def _nested(who: str, name: str, value: Any) -> Any:
+    """Arrays as tensors in dicts, tuples and lists, however nested; numbers, words and None as they are."""
+    if isinstance(value, Tensor) or hasattr(value, "__array__"):
+        # A number for all samples is an argument too.
+        return value if isinstance(value, Tensor) and not value.ndim else _array(who, name, value)
+    if isinstance(value, Mapping):
+        return {str(key): _nested(who, f"{name}[{key!r}]", part) for key, part in value.items()}
+    if isinstance(value, tuple) or (isinstance(value, list) and _of_batches(value)):
+        parts = [_nested(who, f"{name}[{at}]", part) for at, part in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if value is None or isinstance(value, (bool, int, float, str)) or tensors_in(value):
+        return value
+    return _array(who, name, value)
+
+
+def _leaves(name: str, value: Any) -> list[tuple[str, Tensor]]:
+    """Every tensor in an argument, with a name for messages."""
+    if isinstance(value, Tensor):
+        return [(name, value)]
+    if isinstance(value, Mapping):
+        return [pair for key, part in value.items() for pair in _leaves(f"{name}[{key!r}]", part)]
+    return [(f"{name}, tensor {at}", tensor) for at, tensor in enumerate(tensors_in(value))]
+
+
+def _edges(arrays: list[Tensor]) -> bool:
+    """Whether there are edges of a graph: integers (2, E) beside arrays of another length."""
+    return any(a.ndim == 2 and len(a) == 2 and not a.is_floating_point() for a in arrays) and any(
+        len(a) != 2 for a in arrays if a.ndim
+    )
 
 
 def _of_batches(items: Iterable[Any]) -> bool:
@@ -261,7 +360,7 @@ def _of_batches(items: Iterable[Any]) -> bool:
     first = next(iter(items), None)
     if isinstance(first, (tuple, list)):
         return any(_of_batches([member]) for member in first)
-    return isinstance(first, (Tensor, np.ndarray, Mapping))
+    return isinstance(first, (Tensor, np.ndarray, Mapping)) or is_record(first)
 
 
 def _check_loader(who: str, X: Any) -> None:
@@ -325,24 +424,19 @@ def _same_order(source: Any) -> Iterator[None]:
             generator.set_state(state)
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    return [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
-
-
 def _length(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    return next((len(v) for v in _tensors(args, kwargs) if v.ndim), 0)
+    return count_samples((args, kwargs))
 
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Size]:
-    return [v.shape[1:] for v in _tensors(args, kwargs)]
+    return [tensor.shape[1:] for tensor in tensors_in((args, kwargs)) if tensor.ndim]
 
 
-def _joined(values: list[Any], taken: list[Arguments], n: int) -> Any:
-    """One argument over several batches; what has no axis of samples is that of the first batch."""
-    lengths = [_length(*arguments) for arguments in taken]
-    if not all(isinstance(v, Tensor) and v.ndim and len(v) == length for v, length in zip(values, lengths)):
+def _joined(values: Sequence[Tensor], lengths: list[int], n: int) -> Tensor:
+    """One tensor over several batches; what has no axis of samples is that of the first batch."""
+    if not all(value.ndim and len(value) == length for value, length in zip(values, lengths)):
         return values[0]
-    return torch.cat(values)[:n]
+    return torch.cat(list(values))[:n]
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isthmus._checks import fail
 from isthmus._forward_mode import load_forward_mode
-from isthmus.diagnosis._capture import Call, OutputPlace, capture, count_samples, first_tensor, take
+from isthmus.diagnosis._calls import Call, count_samples, first_tensor, map_tensors, shuffled, take, tensors_in
+from isthmus.diagnosis._capture import OutputPlace, capture
+from isthmus.diagnosis._estimates import Estimate, certain, hutchinson
 
 #: Up to this many input numbers every direction is followed; beyond, this many random ones.
 DIRECTIONS = 128
 
-#: Bytes of tangents that one pass may hold in a layer.
-PASS_BYTES = 2**28
+#: Bytes of tangents in float64 that one pass may hold in a layer: of one sample, and of several together.
+PASS_BYTES, TOGETHER_BYTES = 2**26, 2**24
+
+#: Size of a layer from which spectra come from the Gram matrix of the tangents: a QR of so long rows is slow.
+LONG = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +40,16 @@ class LayerJacobians:
     method : str
         ``"exact"``, or ``"sketched"``: of J·Ω/√r for r random directions Ω, whose k-th value is that of J up to about
         a factor 1 ± √(k/r) when few directions matter.
+    directions : int
+        How many were followed: the inputs' numbers, or r.
+    size : Estimate
+        Mean of ‖J‖²_F over these samples.
     """
 
     spectra: Tensor
     method: str
+    directions: int
+    size: Estimate
 
     @property
     def median(self) -> Tensor:
@@ -67,14 +79,21 @@ class Jacobians:
 
 
 def layer_jacobians(
-    module: nn.Module, call: Call, places: dict[str, OutputPlace], *, source: str | None = None, seed: int = 0
+    module: nn.Module,
+    call: Call,
+    places: Mapping[str, OutputPlace],
+    *,
+    source: str | None = None,
+    seed: int = 0,
+    directions: int = DIRECTIONS,
+    step: Callable[[int], bool] = lambda _: True,
 ) -> Jacobians:
     """Singular values of the Jacobians at every layer among ``places``, for every sample of ``call``.
 
     Parameters
     ----------
     module : nn.Module
-        In float64 and in evaluation mode. Samples must not influence each other; that is checked.
+        In evaluation mode. Samples must not influence each other; that is checked.
     call : tuple of arguments
         A few samples: each is run once for each direction.
     places : dict of OutputPlace
@@ -84,46 +103,90 @@ def layer_jacobians(
         floating argument.
     seed : int
         Of the random directions.
+    directions : int, default 128
+        Random directions to follow where the inputs have more numbers than that.
+    step : function of int to bool
+        Called with the samples done after each pass; False ends it there.
     """
     load_forward_mode()
     start = _Start(module, call, source)
     if start.why:
         return Jacobians({}, f"not computed: {start.why}")
     names = [name for name, place in places.items() if place.batch_axis is not None and name != source]
-    exact = start.size <= DIRECTIONS
-    count = start.size if exact else DIRECTIONS
-    directions = torch.eye(start.size, dtype=torch.float64)
-    if not exact:
-        generator = torch.Generator().manual_seed(seed)
-        directions = torch.randn(count, start.size, dtype=torch.float64, generator=generator) / count**0.5
     widest = max((places[name].size for name in names), default=1)
-    together = max(1, PASS_BYTES // (8 * count * max(widest, start.size)))
+    bytes_each = 8 * max(widest, start.size)
+    exact = start.size <= min(DIRECTIONS, max(directions, 8))
+    # One pass holds all directions of at least one sample.
+    count = start.size if exact else max(2, min(directions, PASS_BYTES // bytes_each))
+    generator = torch.Generator().manual_seed(seed)
+    if exact:
+        along = torch.eye(count, dtype=torch.float64)
+    else:
+        along = torch.randn(count, start.size, dtype=torch.float64, generator=generator) / count**0.5
+    together = max(1, TOGETHER_BYTES // (count * bytes_each))
+    grams: dict[str, list[Tensor]] = {name: [] for name in names}
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     gradients = torch.zeros(start.size, start.size, dtype=torch.float64) if exact and "" in places else None
     if not start.independent():
         return Jacobians({}, "not computed: samples of one batch influence each other's outputs")
+    samples = 0
     for rows in torch.arange(start.samples).split(together):
-        tangents: dict[str, Tensor] = {}
+        seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+        def visit(
+            name: str, tangent: Tensor, rows: Tensor = rows, seen: dict[str, tuple[Tensor, Tensor]] = seen
+        ) -> None:
+            # Rows of T are images of directions: (directions, size) is the transpose of J.
+            T = places[name].by_sample(tangent).reshape(len(rows), count, -1)
+            # A layer that is called several times gives its last output: what it gave before is overwritten.
+            seen[name] = _spectra(T)
+
         try:
-            start.differentiate(rows, directions, names, tangents)
+            start.differentiate(rows, along, names, visit)
         except (RuntimeError, NotImplementedError) as error:
             return Jacobians({}, f"not computed: forward-mode differentiation failed ({_short(error)})")
+        if gradients is not None and "" in seen:
+            # T Tᵀ of the unit vectors is JᵀJ.
+            gradients += seen[""][1].sum(0).cpu()
         for name in names:
-            place = places[name]
-            T = tangents.get(name)
-            if T is None:  # does not depend on the inputs at all
-                found[name].append(torch.zeros(len(rows), 1, dtype=torch.float64))
-                continue
-            # Rows of T are images of directions: (directions, size) is the transpose of J.
-            T = place.by_sample(T).double().reshape(len(rows), count, -1)
-            found[name].append(torch.linalg.svdvals(T))
-            if name == "" and gradients is not None:
-                gradients += torch.einsum("sid,sjd->ij", T, T)
-    method = "exact" if exact else "sketched"
-    layers = {name: LayerJacobians(torch.cat(parts), method) for name, parts in found.items()}
-    agop = None if gradients is None else gradients / start.samples
+            # A layer without a tangent does not depend on the inputs at all.
+            values, gram = seen.get(name, (torch.zeros(len(rows), 1).double(), torch.zeros(len(rows), count, count)))
+            found[name].append(values)
+            grams[name].append(gram.double())
+        samples += len(rows)
+        if not step(samples):
+            break
+    layers = {}
+    for name in names:
+        gram = torch.cat(grams[name]).to("cpu")
+        size = certain(gram) if exact else hutchinson(gram * count)
+        layers[name] = LayerJacobians(torch.cat(found[name]).cpu(), "exact" if exact else "sketched", count, size)
+    agop = None if gradients is None else gradients / samples
     where = "inputs" if source is None else f"output of the embedding {source!r}"
     return Jacobians(layers, "computed", where, agop)
+
+
+def _spectra(T: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values (S, r) and Gram matrices (S, directions, directions) of T (S, directions, size)."""
+    gram = torch.stack([_gram(one) for one in T])
+    if T.shape[2] <= LONG:
+        return torch.linalg.svdvals(T.double()), gram
+    return torch.linalg.eigvalsh(gram).flip(-1).clamp_min(0).sqrt(), gram
+
+
+def _gram(T: Tensor) -> Tensor:
+    """T Tᵀ in float64, some columns at a time."""
+    gram = torch.zeros(len(T), len(T), dtype=torch.float64, device=T.device)
+    for part in T.split(2**16, dim=1):
+        part = part.double()
+        gram.addmm_(part, part.mT)
+    return gram
+
+
+def input_size(call: Call) -> int:
+    """Numbers in the first floating argument for one sample; 0 if there is none."""
+    floating = [t for t in tensors_in(call) if t.is_floating_point() and t.ndim]
+    return floating[0][0].numel() if floating else 0
 
 
 class _Start:
@@ -132,17 +195,14 @@ class _Start:
     def __init__(self, module: nn.Module, call: Call, source: str | None) -> None:
         self.module, self.call, self.source, self.why = module, call, source, ""
         args, kwargs = call
-        values: Sequence[object] = [*args, *kwargs.values()]
-        tensors = [v for v in values if isinstance(v, Tensor)]
-        floating = [v for v in tensors if v.is_floating_point()]
-        self.samples = len(tensors[0]) if tensors else 0
+        self.samples = count_samples(call)
+        floating = [t for t in tensors_in((args, kwargs)) if t.is_floating_point() and t.ndim]
         self.size = 0
         if source is not None:
             with torch.no_grad(), capture(module, [source], self._measure):
                 one, named = take(call, torch.zeros(1, dtype=torch.long))
                 module(*one, **named)
         elif floating:
-            self.entry = next(i for i, v in enumerate(values) if v is floating[0])
             self.size = floating[0][0].numel()
         else:
             self.why = "no floating-point input to differentiate against"
@@ -159,21 +219,24 @@ class _Start:
         )
         if together is None or alone is None or len(together) != self.samples or len(alone) != 1:
             return True  # nothing to compare; the axis of samples is another one
+        coarse = together.is_floating_point() and torch.finfo(together.dtype).eps > 1e-8
         together, alone = together.double(), alone.double()  # truth values have no size and no difference
         scale = float(together.abs().max())
-        return bool((together[:1] - alone).abs().max() <= 1e-6 * max(scale, 1e-300))
+        return bool((together[:1] - alone).abs().max() <= (1e-3 if coarse else 1e-6) * max(scale, 1e-300))
 
     @torch.no_grad()
-    def differentiate(self, rows: Tensor, directions: Tensor, names: list[str], tangents: dict[str, Tensor]) -> None:
-        """Run every sample of ``rows`` once for each direction and collect the layers' tangents."""
+    def differentiate(
+        self, rows: Tensor, directions: Tensor, names: list[str], visit: Callable[[str, Tensor], None]
+    ) -> None:
+        """Run every sample of ``rows`` once for each direction, and visit the layers' tangents as they come."""
         count = len(directions)
         args, kwargs = take(self.call, rows.repeat_interleave(count))
         along = directions.repeat(len(rows), 1)
 
-        def visit(name: str, output: Tensor, number: int) -> None:
+        def see(name: str, output: Tensor, number: int) -> None:
             tangent = forward_ad.unpack_dual(output).tangent
             if tangent is not None:
-                tangents[name] = tangent.clone()
+                visit(name, tangent)
 
         def with_tangent(tensor: Tensor) -> Tensor:
             return forward_ad.make_dual(tensor, along.reshape(tensor.shape).to(tensor))
@@ -184,14 +247,13 @@ class _Start:
         # The fused attention kernels have no forward mode.
         with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level(), contextlib.ExitStack() as stack:
             if self.source is None:
-                values: list[Any] = [*args, *kwargs.values()]
-                values[self.entry] = with_tangent(values[self.entry])
-                args, kwargs = tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :]))
+                entry = next(t for t in tensors_in((args, kwargs)) if t.is_floating_point() and t.ndim)
+                args, kwargs = map_tensors(lambda t: with_tangent(t) if t is entry else t, (args, kwargs))
             else:
                 layer = self.module.get_submodule(self.source)
                 handle = layer.register_forward_hook(enter)
                 stack.callback(handle.remove)
-            stack.enter_context(capture(self.module, names, visit))
+            stack.enter_context(capture(self.module, names, see))
             self.module(*args, **kwargs)
 
 
@@ -206,25 +268,85 @@ def _short(error: Exception) -> str:
 NOTHING = 1e-9
 
 
+@dataclass(frozen=True)
+class Passage:
+    """What survives in the outputs when a layer is frozen.
+
+    Attributes
+    ----------
+    shares : dict of str to float
+        As :func:`bypass` says; NaN where it could not be measured.
+    inside : dict of str to str
+        Layers inside a module that information goes around, which it goes around too: they were not run.
+    left : tuple of str
+        Layers for which no time was left.
+    samples : int
+        Samples that varied.
+    """
+
+    shares: dict[str, float]
+    inside: dict[str, str]
+    left: tuple[str, ...]
+    samples: int
+
+    def passes(self, name: str) -> bool | None:
+        """Whether everything passes through the layer; None if that is not known."""
+        share = self.shares.get(name, math.nan)
+        return False if name in self.inside else None if math.isnan(share) else share <= NOTHING
+
+
 @torch.no_grad()
-def bypass(module: nn.Module, call: Call, names: list[str]) -> dict[str, float]:
+def bypass(
+    module: nn.Module,
+    call: Call,
+    names: Iterable[str],
+    step: Callable[[], bool] = lambda: True,
+    *,
+    together: bool = False,
+) -> Passage:
     """The share of the outputs' variation that survives when a layer is frozen, for each layer.
 
     The layer's outputs are replaced by those for one fixed sample while the inputs differ. If everything the network
     computes passes through it, the outputs no longer vary: the share is 0 and the layer separates inputs from outputs.
     Skip connections around it leave some: the share is up to 1 (or more, where the frozen part had cancelled).
     NaN where the outputs do not vary at all.
+
+    What goes around a module goes around all that is inside it: of such a module nothing more is run.
+
+    Parameters
+    ----------
+    module : nn.Module
+    call : tuple of arguments
+        The fixed sample, then those that vary.
+    names : iterable of str
+        The layers; outer ones are run first.
+    step : function to bool
+        Called before each layer; False leaves out the rest.
+    together : bool, default False
+        The samples belong together: what varies is the order of their numbers.
     """
-    samples = count_samples(call)
-    same = take(call, torch.zeros(samples, dtype=torch.long))
-    fixed, varied = _output(module, same), _output(module, call)
+    names = sorted(names, key=lambda name: name.count("."))
+    samples = count_samples(call) if together else max(count_samples(call) - 1, 1)
+    if together:
+        same, varied_call = call, shuffled(call)
+    else:
+        same = take(call, torch.zeros(samples, dtype=torch.long))
+        varied_call = take(call, torch.arange(samples) + (count_samples(call) > 1))
+    fixed, varied = _output(module, same), _output(module, varied_call)
     total = float((varied - fixed).square().sum())
     # A network that is constant up to rounding shows nothing.
-    floor = torch.finfo(varied.dtype).eps ** 2 * float(varied.square().sum())
+    floor = torch.finfo(fixed.dtype).eps ** 2 * float(varied.square().sum())
+    shares: dict[str, float] = {}
+    inside: dict[str, str] = {}
     if not total > 100 * floor:
-        return dict.fromkeys(names, float("nan"))
-    shares = {}
-    for name in names:
+        return Passage(dict.fromkeys(names, float("nan")), {}, (), samples)
+    for place, name in enumerate(names):
+        around = next((outer for outer in inside_of(name) if shares.get(outer, 0.0) > NOTHING or outer in inside), None)
+        if around is not None:
+            inside[name] = inside.get(around, around)
+            continue
+        if not step():
+            return Passage(shares, inside, tuple(names[place:]), samples)
         layer = module.get_submodule(name)
         kept: list[Any] = []
         handle = layer.register_forward_hook(lambda *call, kept=kept: kept.append(call[-1]))
@@ -236,19 +358,27 @@ def bypass(module: nn.Module, call: Call, names: list[str]) -> dict[str, float]:
         again = iter(kept)
         handle = layer.register_forward_hook(lambda *call, again=again: next(again))
         try:
-            frozen = _output(module, call)
+            frozen = _output(module, varied_call)
         except StopIteration:
             # It was called more often than for the fixed sample: the computation depends on the data.
             shares[name] = float("nan")
             continue
         finally:
             handle.remove()
-        shares[name] = float((frozen - fixed).square().sum()) / total
-    return shares
+        left = float((frozen - fixed).square().sum())
+        # In single precision the same numbers may come out of another kernel with another rounding.
+        shares[name] = 0.0 if left <= floor else left / total
+    return Passage(shares, inside, (), samples)
+
+
+def inside_of(name: str) -> list[str]:
+    """The modules around the one of this name, outermost first."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _output(module: nn.Module, call: Call) -> Tensor:
     tensor = first_tensor(module(*call[0], **call[1]))
     if tensor is None:
         fail("diagnose", "`module` must return a tensor", "none in its output", "Wrap it so that it does.")
-    return tensor.double()
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()

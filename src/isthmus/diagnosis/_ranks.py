@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus._cite import cites
+from isthmus._result import Badge, Table
 from isthmus.measures import BottleneckRank, GapRule, Reading, participation_ratio, read_spectrum, stable_rank, two_nn
 from isthmus.measures._bottleneck_rank import curved_only, narrowest
 from isthmus.measures._dimension import FEWEST_POINTS
@@ -182,9 +184,9 @@ def _support(attained: list[Gate], rank: int, local: Reading | None) -> list[str
     return support
 
 
-def rounding_floor(uncentred: Tensor, eps: float) -> float:
-    """What rounding leaves of a representation after centring, relative to its size before it."""
-    return 4.0 * eps * float(torch.linalg.vector_norm(uncentred))
+def rounding_floor(size: float, eps: float) -> float:
+    """What rounding leaves of a representation after centring, from its size ‖A‖_F/√N before it."""
+    return 4.0 * eps * size
 
 
 # ---- The agreement panel: other ways of counting dimensions, what each measures and why it may differ
@@ -192,6 +194,36 @@ def rounding_floor(uncentred: Tensor, eps: float) -> float:
 
 #: Share of the trace that linear methods are asked to explain.
 EXPLAINED = 0.99
+
+
+#: The answer itself among the other ways of counting.
+OURS = "bottleneck rank"
+#: A measure that need not be whole agrees within this.
+SOFT = 0.5
+_CLOUD = ("noise thickens the cloud of points", "the points fill a curved surface, or few of its dimensions")
+_INPUTS = ("these are linear directions of x, and the coordinates are curved", "weak directions are left out")
+_OUTPUTS = ("these are linear directions of y, and the outputs are curved", "weak directions are left out")
+_NEAR = ("", "near one x fewer coordinates move: others close up, or are cut off by a ReLU there")
+#: Why a way of counting may say more than the rank, and less.
+DEPARTURES = {
+    "coordinates in use": ("a wide network of this depth often keeps one that moves the outputs next to nothing", ""),
+    "centred representations": ("a wide network of this depth often keeps one that it does not need", ""),
+    "weights": ("one direction may be the same for all samples, in place of a bias", ""),
+    "Jacobian": _NEAR,
+    "Jacobian rank": _NEAR,
+    "TwoNN": _CLOUD,
+    "TwoNN on the coordinates": _CLOUD,
+    "TwoNN on Y": _CLOUD,
+    "‖θ‖²/L": ("an upper estimate, which nears the rank with depth", ""),
+    "participation ratio": ("many weak directions add up", "directions carry the variance unequally"),
+    "stable rank": ("the weights carry directions that the samples do not use", "singular values are unequal"),
+    "AGOP": _INPUTS,
+    "AGOP gap": _INPUTS,
+    "PCA of Y": _OUTPUTS,
+    "PCA of the outputs": _OUTPUTS,
+}
+#: These explain one dimension more or less, and no further ones.
+NEARLY = ("coordinates in use", "centred representations", "weights")
 
 
 @dataclass(frozen=True)
@@ -214,6 +246,29 @@ class Evidence:
     rank: int | None
     meaning: str
 
+    def agrees(self, rank: int) -> bool:
+        """Whether it says the same as an answer of ``rank``; what is soft does within half a dimension."""
+        return self.rank == rank if self.rank is not None else abs(self.value - rank) < SOFT
+
+    def beside(self, rank: int) -> tuple[str, str]:
+        """What it says of an answer of ``rank``.
+
+        Returns
+        -------
+        str, str
+            ``"agrees"``; ``"counts something else"``, and why that is more or less here; ``"unexplained"``, where
+            nothing is known that would make this way of counting differ so; or twice nothing, where nothing was
+            measured.
+        """
+        if not math.isfinite(self.value):
+            return "", ""
+        if self.agrees(rank):
+            return "agrees", ""
+        above, below = DEPARTURES.get(self.name, ("", ""))
+        why = above if self.value > rank else below
+        far = self.name in NEARLY and abs(self.value - rank) > 1
+        return ("unexplained", "") if far or not why else ("counts something else", why)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         content = asdict(self)
@@ -225,6 +280,18 @@ class Evidence:
         value = math.nan if content["value"] is None else float(content["value"])
         rank = None if content["rank"] is None else int(content["rank"])
         return Evidence(str(content["name"]), value, rank, str(content["meaning"]))
+
+
+def evidence_table(key: str, panel: Sequence[Evidence], rank: int | None) -> Table:
+    """What each way of counting says, and what that means for an answer of ``rank``."""
+    rows = []
+    for one in panel:
+        word, why = ("", "") if rank is None or one.name == OURS else one.beside(rank)
+        judged = f"{word}: {why}" if why else Badge(word) if word else ""
+        counts, _, _ = one.meaning.partition(";")
+        rows.append([one.name, one.value, judged, counts])
+    heads = ["way of counting", "says", "for this answer", "what it counts"]
+    return Table(key, "What each way of counting says", heads, rows, brief=(0, 1, 2))
 
 
 def explaining(values: NDArray[np.float64] | Tensor, share: float = EXPLAINED) -> int:

@@ -14,6 +14,8 @@ from torch import Tensor
 from isthmus import _html
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
+from isthmus._result import Table
+from isthmus.diagnosis._effort import Part
 from isthmus.diagnosis._jacobians import NOTHING
 from isthmus.diagnosis._ranks import Evidence, Isthmus
 from isthmus.measures import (
@@ -160,6 +162,9 @@ class LayerDiagnosis:
         Median over samples of the singular values of J(x → layer).
     bypass : float
         Share of the outputs' variation that survives when this layer is frozen: 0 if everything passes through it.
+    passes : bool or None
+        Whether everything passes through it, by ``bypass`` or because the module around it is bypassed; None if that
+        was not measured.
     negative_count, negative_share : float
         Share of the entries of its outputs that are negative, and their size ‖[Z]₋‖²/‖Z‖²: both are small inside a
         bottleneck, where a ReLU has nothing to do.
@@ -180,11 +185,22 @@ class LayerDiagnosis:
     bypass: float
     negative_count: float = math.nan
     negative_share: float = math.nan
+    passes: bool | None = None
 
     @property
     def dimensions(self) -> Spectrum | None:
         """The spectrum whose count is the dimension of the map: ``whole``, or ``representation`` where they agree."""
         return self.whole if self.whole is not None else self.representation
+
+    @property
+    def sizes(self) -> tuple[float, float, float]:
+        """‖W‖ of all matrices together, the largest singular value, the smallest stable rank; NaN without matrices."""
+        if not self.weights:
+            return math.nan, math.nan, math.nan
+        largest = [float(part.spectrum.values[0]) for part in self.weights if len(part.spectrum.values)]
+        stable = [part.stable_rank for part in self.weights if len(part.spectrum.values)]
+        norm = math.sqrt(sum(part.norm**2 for part in self.weights))
+        return norm, max(largest, default=math.nan), min(stable, default=math.nan)
 
     @property
     def participation_ratio(self) -> float:
@@ -207,6 +223,7 @@ class LayerDiagnosis:
             "weights": [w.to_dict() for w in self.weights],
             **{name: None if s is None else s.to_dict() for name, s in parts.items()},
             "bypass": _number(self.bypass),
+            "passes": self.passes,
             "negative_count": _number(self.negative_count),
             "negative_share": _number(self.negative_share),
             "participation_ratio": _number(self.participation_ratio),
@@ -230,6 +247,7 @@ class LayerDiagnosis:
             note=str(content["note"]),
             weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
             bypass=_float(content["bypass"]),
+            passes=_passes(content),
             # Files of earlier releases do not have them.
             negative_count=_float(content.get("negative_count")),
             negative_share=_float(content.get("negative_share")),
@@ -262,6 +280,8 @@ class Diagnosis:
         Whether the training's steps stay at this minimum, where its learning rate was given.
     minimum : Minimum or None
         Which kind of minimum a fully connected network is at, where targets and ridge were given.
+    cost : tuple of Part
+        What each part was expected to take and took, and what the budget reduced or left out.
     """
 
     isthmus: Isthmus
@@ -275,6 +295,12 @@ class Diagnosis:
     mechanics: Mechanics | None = None
     stability: Stability | None = None
     minimum: Minimum | None = None
+    cost: tuple[Part, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the budget reduced or left out, in words."""
+        return tuple(f"{part.name} {part.state}: {part.what}" for part in self.cost if part.state != "complete")
 
     @property
     def rank(self) -> int | None:
@@ -289,6 +315,17 @@ class Diagnosis:
     def __getitem__(self, name: str) -> LayerDiagnosis:
         """The layer of this name."""
         return {layer.name: layer for layer in self.layers}[name]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What speaks for the verdict; doubts first."""
+        return self.isthmus.reasons
+
+    def tables(self) -> list[Table]:
+        """Every layer, and the other ways of counting."""
+        from isthmus.diagnosis._tables import tables_of
+
+        return tables_of(self)
 
     @property
     def sentence(self) -> str:
@@ -327,6 +364,7 @@ class Diagnosis:
                     "participation_ratio": layer.participation_ratio,
                     "jacobian_rank": layer.jacobian.rank if layer.jacobian else None,
                     "bypass": layer.bypass,
+                    "passes": layer.passes,
                     "negative_count": layer.negative_count,
                     "negative_share": layer.negative_share,
                     "note": layer.note,
@@ -334,7 +372,7 @@ class Diagnosis:
             )
         frame = pd.DataFrame(rows)
         whole = ["order", "weight_rank", "dimensions", "jacobian_rank"]
-        return frame.astype(dict.fromkeys(whole, "Int64"))
+        return frame.astype({**dict.fromkeys(whole, "Int64"), "passes": "boolean"})
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""
@@ -354,6 +392,7 @@ class Diagnosis:
             "mechanics": None if self.mechanics is None else json.loads(self.mechanics.to_json()),
             "stability": None if self.stability is None else self.stability.to_dict(),
             "minimum": None if self.minimum is None else self.minimum.to_dict(),
+            "cost": [part.to_dict() for part in self.cost],
         }
 
     @staticmethod
@@ -385,6 +424,7 @@ class Diagnosis:
                 mechanics=None if moved is None else Mechanics.from_dict(moved),
                 stability=None if steps is None else Stability.from_dict(steps),
                 minimum=None if reached is None else Minimum.from_dict(reached),
+                cost=tuple(Part.from_dict(part) for part in content.get("cost") or ()),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             fail(
@@ -399,101 +439,33 @@ class Diagnosis:
         """The same as text; no number in it is NaN or infinite (those are null)."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
 
-    def plot(self) -> Figure:
-        """Spectra through depth and ranks by layer, as a matplotlib figure."""
-        from isthmus.plotting.diagnosis import draw_diagnosis
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """Ranks by layer, spectra through depth and other counts, as a matplotlib figure."""
+        from isthmus.plotting.diagnosis import plot
 
-        return draw_diagnosis(self.to_dict())
+        return plot(self, figure)
 
     def __repr__(self) -> str:
         return f"<Diagnosis of {self.whole.get('type', 'a network')}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-
-        return as_html(self)
+        more = [one.sentence for one in (self.mechanics, self.minimum, self.stability) if one is not None]
+        return _html.result(self, _html.items(more), _html.items([*self.left_out, *self.notes]))
 
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def _passes(content: Mapping[str, Any]) -> bool | None:
+    """Whether everything passes through a layer; files of earlier releases have the share alone."""
+    share = _float(content["bypass"])
+    passes = content.get("passes", None if math.isnan(share) else share <= NOTHING)
+    return None if passes is None else bool(passes)
+
+
 def _float(value: float | None) -> float:
     return math.nan if value is None else float(value)
-
-
-# ---- A Diagnosis in a notebook: the answer, why, the layers and the other ways of counting, as small static HTML
-
-
-def as_html(found: Diagnosis) -> str:
-    """Sentence, verdict, reasons, a table of the layers and the agreement panel; everything escaped, no scripts."""
-    answer = _html.heading(_html.badge(found.verdict), f"<b>{_html.told(found.sentence)}</b>")
-    inside = set(found.isthmus.layers)
-    heads = (
-        "layer",
-        "kind",
-        "weights",
-        "units",
-        "‖W‖",
-        "rank of W",
-        "dimensions",
-        "rank of J",
-        "negative",
-        "all passes through",
-    )
-    rows = [_cells(layer, (layer.name or "(output)") in inside) for layer in found.layers]
-    # The layers of the isthmus are marked in the table; of a long one, the part around them is shown.
-    first = next((i for i, layer in enumerate(found.layers) if (layer.name or "(output)") in inside), 0)
-    start = max(0, min(first - 2, len(rows) - _html.ROWS))
-    before = f"<div>{start} rows above are left out</div>" if start else ""
-    panel = [
-        [
-            _html.name(one.name),
-            _html.number(one.value),
-            _agrees(one.rank, found.rank) if i else "",
-            _html.told(one.meaning),
-        ]
-        for i, one in enumerate(found.agreement)
-    ]
-    return _html.card(
-        answer,
-        _html.items(found.isthmus.reasons),
-        before,
-        _html.table(heads, rows[start:]),
-        _html.table(("counted by", "says", "", "what it counts"), panel) if panel else "",
-        _html.items([one.sentence for one in (found.mechanics, found.minimum, found.stability) if one is not None]),
-        _html.items(found.notes),
-    )
-
-
-def _cells(layer: LayerDiagnosis, marked: bool) -> list[str]:
-    main = layer.weights[0] if layer.weights else None
-    name = _html.name(layer.name or "(output)")
-    passes = "" if layer.bypass != layer.bypass else "yes" if layer.bypass <= NOTHING else "no"
-    return [
-        f"<b>{name}</b>" if marked else name,
-        _html.name(layer.kind),
-        _html.told("; ".join("×".join(map(str, part.shape)) for part in layer.weights[:4])),
-        _html.number(layer.units),
-        _html.number(main.norm) if main else "—",
-        _rank(main.spectrum) if main else "—",
-        f"<b>{_rank(layer.dimensions)}</b>" if marked else _rank(layer.dimensions),
-        _rank(layer.jacobian),
-        "—" if math.isnan(layer.negative_share) else f"{layer.negative_share:.1%}",
-        passes,
-    ]
-
-
-def _rank(spectrum: Spectrum | None) -> str:
-    """The count; a question mark where it is unclear, a dash where there is no spectrum."""
-    if spectrum is None or spectrum.reading is None:
-        return "—"
-    return "?" if spectrum.rank is None else _html.number(spectrum.rank)
-
-
-def _agrees(rank: int | None, ours: int | None) -> str:
-    if rank is None or ours is None:
-        return ""
-    return "agrees" if rank == ours else "differs"
 
 
 # ---- What every number of a Diagnosis is: formula, threshold, and the schema version that introduced or changed it

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isthmus._checks import as_tensor, check_integer, check_number, fail
+from isthmus._checks import as_tensor, check_integer, check_number, check_seed, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError, IsthmusError
 from isthmus._html import badge, card, heading, number, table, told
@@ -274,7 +274,7 @@ def symmetry(
     check_integer(who, "draws", draws, low=1)
     check_integer(who, "samples", samples, low=4)
     check_number(who, "tolerance", tolerance, low=0.0, high=1.0, low_open=True)
-    check_integer(who, "seed", seed, low=0)
+    check_seed(who, seed)
     inputs = _samples(who, X)
     targets = None if Y is None else _targets(who, "Y", Y, len(inputs))
     if action is None and targets is None:

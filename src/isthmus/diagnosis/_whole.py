@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from isthmus._checks import as_tensor, fail
 from isthmus._errors import DataError, IsthmusError
-from isthmus.diagnosis._capture import first_tensor
+from isthmus.diagnosis._calls import first_tensor
 from isthmus.diagnosis._inputs import Batches
 from isthmus.diagnosis._ranks import Isthmus
 from isthmus.measures import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from isthmus.discovery._profile import RankProfile
 from isthmus.discovery._result import Discovery
 from isthmus.discovery._task import COLUMNS, Scaling
 from isthmus.measures import diameter, path_lower_bound
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -72,11 +75,11 @@ class DepthRange:
         check_integer("DepthRange.best", "depth", depth, low=1)
         return int(self.rows[int(np.argmin([self.loss(row, depth) for row in self.rows]))]["rank"])
 
-    def loss(self, row: dict[str, Any], depth: int) -> float:
+    def loss(self, row: dict[str, Any], depth: float) -> float:
         """The loss c + λk + (λ/L)R1, or c + ridge·(Lk + R1), of a rank, relative to the cost of the best constant."""
         return row["cost"] + self._ridge(depth) * (depth * row["rank"] + row["R1"])
 
-    def _ridge(self, depth: int) -> float:
+    def _ridge(self, depth: float) -> float:
         return self.strength / depth if self.fixed == "strength" else self.ridge
 
     @property
@@ -91,6 +94,12 @@ class DepthRange:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {"sentence": self.sentence, **asdict(self)}
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """The loss of every rank against the depth, and where this one is the best, as a matplotlib figure."""
+        from isthmus.plotting.ranges import draw_depths
+
+        return draw_depths(self, figure)
 
     def __repr__(self) -> str:
         return self.sentence

@@ -227,11 +227,11 @@ def discover(
 
 def _processes(n_jobs: int | None, rows: int) -> int:
     """How many processes; none but this one for a discovery that takes no longer than their imports."""
-    if n_jobs is None:
-        n_jobs = get_active_backend()[1]
-    if n_jobs is None:
-        n_jobs = -1 if rows >= MANY else 1
-    return joblib.effective_n_jobs(n_jobs)
+    set_elsewhere: Any = get_active_backend()[1]
+    chosen = set_elsewhere if n_jobs is None else n_jobs
+    if chosen is None:
+        chosen = -1 if rows >= MANY else 1
+    return joblib.effective_n_jobs(chosen)
 
 
 def _record(task: RankTask) -> dict[str, Any]:

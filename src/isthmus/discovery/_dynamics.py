@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from isthmus._checks import as_matrix, check_integer, check_number, fail
+from isthmus._checks import as_matrix, check_integer, check_number, check_seed, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
 from isthmus._html import badge, card, heading, number, table, told
@@ -166,7 +166,7 @@ def dynamics_of(
         fail(who, "`groups` must have one entry for each row", got, "Align them.", error=DataError)
     check_number(who, "tolerance", tolerance, low=0.0, high=1.0, low_open=True)
     check_integer(who, "points", points, low=50)
-    rng = np.random.default_rng(check_integer(who, "seed", seed, low=0))
+    rng = np.random.default_rng(check_seed(who, seed))
     names, labels = np.unique(np.asarray(groups), return_inverse=True)
     P, V, owner = velocities(who, U, t, labels.astype(np.int64))
     count = len(np.unique(owner))

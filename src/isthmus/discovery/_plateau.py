@@ -6,18 +6,21 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
+from isthmus._checks import as_matrix, check_choice, check_integer, check_number, check_seed, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
 from isthmus.measures import ray_groups
 from isthmus.networks import FullyConnected
 from isthmus.objective import LOSSES, class_indices
 from isthmus.training import Phase, TrainingResult, minimise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Widths that are tried, up to the largest allowed.
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -101,6 +104,12 @@ class Plateau:
         plain = {key: value for key, value in vars(self).items() if key != "network"}
         return {"sentence": self.sentence, **plain}
 
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """What every training ended with against the width, and where the loss is flat, as a matplotlib figure."""
+        from isthmus.plotting.ranges import draw_plateau
+
+        return draw_plateau(self, figure)
+
     def __repr__(self) -> str:
         return self.sentence
 
@@ -180,7 +189,7 @@ def loss_plateau(
     bound = N * (N + 1)
     sizes = _widths(who, widths, check_integer(who, "max_width", max_width, low=1), bound)
     trainer = _Trainer(inputs, targets, ridge, loss, steps)
-    source = torch.Generator().manual_seed(check_integer(who, "seed", seed, low=0))
+    source = torch.Generator().manual_seed(check_seed(who, seed))
 
     def dims(n: int) -> list[int]:
         return [inputs.shape[1], *[n] * (L - 1), d_out]

@@ -223,23 +223,10 @@ class RankProfile:
         return f"RankProfile(chosen={self.chosen}, error={{{rows}}})"
 
     def _repr_html_(self) -> str:
-        return _html.card(
-            _html.heading(f"<b>k = {self.chosen}</b>: {_html.told(self.rule)}"), self.html_table(self.chosen)
-        )
+        from isthmus.discovery._tables import profile_table
 
-    def html_table(self, rank: int) -> str:
-        """Errors by k for a notebook, with bars on a logarithmic scale and ``rank`` set apart."""
-        finite = [float(e) for e in (*self.error, self.baseline) if math.isfinite(e) and e > 0]
-        low, high = (0.5 * min(finite), max(finite)) if finite else (0.5, 1.0)
-        rows = []
-        for k, start, error, spread, state in zip(
-            self.ranks, self.starts, self.error, self.standard_error, self.states
-        ):
-            share = math.log(max(error, low) / low) / math.log(high / low) if math.isfinite(error) else 1.0
-            label = "wide" if start == "fresh" else str(int(k))
-            numbers = [_html.number(float(error)), _html.number(float(spread), 2), _html.name(state)]
-            rows.append([label, *numbers, _html.bar(share, strong=k == rank)])
-        return _html.table(["k", "held-out error", "± se", "state", ""], rows, strong=self.row(rank))
+        answer = _html.heading(_html.strong(f"k = {self.chosen}"), _html.told(self.rule))
+        return _html.card(answer, _html.rows(profile_table(self, self.chosen)))
 
 
 def standard_error(errors: Array) -> float:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
-from torch import nn
 
 from isthmus.discovery._kernel import kernel_ridge
 from isthmus.discovery._task import Data
+from isthmus.networks import SmoothNetwork
 
 Array = NDArray[np.float64]
 
@@ -77,14 +77,7 @@ def _plain_network(data: Data, seed: int) -> Array:
     """Four layers of SiLU by mini-batches of AdamW; nothing narrow in it, and no ridge to speak of."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [data.X.shape[1], WIDTH, WIDTH, WIDTH, data.Y.shape[1]]
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(sizes, sizes[1:]):
-        layer = torch.nn.utils.skip_init(nn.Linear, fan_in, fan_out)
-        with torch.no_grad():
-            layer.weight.normal_(0.0, (2.0 / fan_in) ** 0.5, generator=generator)
-            layer.bias.zero_()
-        layers += [layer, nn.SiLU()]
-    net = nn.Sequential(*layers[:-1])
+    net = SmoothNetwork(sizes, generator=generator)
     rows = len(data.X)
     steps = min(MOST_STEPS, PASSES * -(-rows // BATCH))
     optimiser = torch.optim.AdamW(net.parameters(), RATE, weight_decay=1e-4, fused=True)

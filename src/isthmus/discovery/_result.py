@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from isthmus import _html
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._errors import FileFormatError
+from isthmus._result import Table
 from isthmus.diagnosis import Evidence
 from isthmus.discovery._columns import Mending, checked_names
 from isthmus.discovery._maps import ConstantMap, Sensitivity, apply
@@ -182,20 +183,24 @@ class Discovery:
             for i in found.strongest(j, 10)
         ]
 
+    def tables(self) -> list[Table]:
+        """The rank profile, other ways of counting, and what the coordinates respond to."""
+        from isthmus.discovery._tables import tables_of
+
+        return tables_of(self)
+
     def plot(self, figure: Any = None) -> Any:
         """Draw profile, coordinates and their meaning on a matplotlib figure, which is returned."""
-        from isthmus.plotting.discovery import draw_discovery
+        from isthmus.plotting.discovery import plot
 
-        return draw_discovery(self, figure)
+        return plot(self, figure)
 
     def __repr__(self) -> str:
         error = f", error={self.error:.3g}" if np.isfinite(self.error) else ""
         return f"Discovery(rank={self.rank}, verdict={self.verdict!r}{error})"
 
     def _repr_html_(self) -> str:
-        profile = "" if self.profile is None else self.profile.html_table(self.rank)
-        answer = _html.heading(_html.badge(self.verdict), f"<b>{_html.told(self.sentence)}</b>")
-        return _html.card(answer, _html.items(self.reasons), profile)
+        return _html.result(self)
 
 
 # ---- How a Discovery is taken apart for a file, and put together again; nothing in the file is believed

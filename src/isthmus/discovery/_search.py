@@ -161,14 +161,14 @@ def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) ->
     made = alone(varied, [wide, *(rank for rank in (k, k - 1) if rank > 0)])
     fits = context.stages.get_all({f"{varied.name}-{rank}-fresh": make for rank, make in made.items()}, context.n_jobs)
     context.bar.advance(context.settings.first * len(made))
-    levels = [level_of(varied, rank, fit) for rank, fit in zip(made, fits)]
+    levels = [level_of(varied, rank, fit, "fresh" if rank == wide else "anew") for rank, fit in zip(made, fits)]
     profile = _profile(varied, levels)
     if supports(profile, k, task.bound):
         return profile
     # From random weights a network through few coordinates may be stuck where a walk is not.
     walked = {level.rank: level for level in walk(varied, k + 1, begin=levels[0], down_to=max(k - 1, 1))}
     both = [
-        level if level.rank not in walked else best_of(varied, walked[level.rank], {"fresh": level.fit})
+        level if level.rank not in walked else best_of(varied, walked[level.rank], {level.start: level.fit})
         for level in levels
     ]
     return _profile(varied, [*both, *(walked[rank] for rank in walked if rank not in made)])
@@ -237,18 +237,16 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[s
         level = train_further(trial, best, f"strength-{strength:g}")
         errors[f"{strength:g}"] = level.error
         lowered = level.error < BETTER * best.error
+        if lowered and chosen is context:
+            # What began at a larger ridge still profits from it: others, at lower ranks too, will have to do without.
+            again = wide_again(trial, "wide-again", MORE_PASSES)
+            errors[f"{strength:g} from random weights"] = again.error
+            lowered = again.error < BETTER * first.error
+            level = min(level, again, key=lambda one: one.error)
         if not lowered:
             break
         chosen, best = trial, level
-    if chosen is not context:
-        # What began at a larger ridge still profits from it: others, at lower ranks too, will have to do without.
-        again = wide_again(chosen, "wide-again", MORE_PASSES)
-        errors[f"{chosen.strength:g} from random weights"] = again.error
-        if again.error < BETTER * first.error:
-            best = min(best, again, key=lambda level: level.error)
-        else:
-            chosen, best, lowered = context, first, False
-    elif not lowered:
+    if chosen is context and not lowered:
         trial = dataclasses.replace(context, strength=STRONGER)
         level = train_further(trial, best, f"strength-{STRONGER:g}")
         errors[f"{STRONGER:g}"] = level.error
@@ -445,8 +443,8 @@ def judge(
     best = min(level.error for level in levels)
     if reference is not None and underfits(best, reference, profile.resolution):
         doubts.append(
-            f"the network underfits: {reference.learner} predicts held-out rows with an error of "
-            f"{reference.error:.3g}, ours with {best:.3g} at any rank; the rest may need further coordinates"
+            f"the network underfits: {reference.learner} has a held-out error of {reference.error:.3g}, ours {best:.3g} "
+            "at any rank; what it has not learned may need further coordinates"
         )
     elif reference is not None:
         reasons.append(
@@ -572,9 +570,9 @@ def _worse(errors: Array, others: Array, looks: int = 1) -> bool:
 def doubt_surface(judgement: Judgement, dimension: float, flattening: float, torn: float = math.inf) -> Judgement:
     """Doubt coordinates whose cloud could do with fewer: it unrolls into one less, or has far fewer dimensions.
 
-    Either number may be NaN, not known; ``torn`` is the error through one coordinate less. Closed surfaces of dimension
-    d (circles, spheres) need d + 1 coordinates. Where d + 2 or more seem to be needed, as for a knot or a torus, the
-    reason is more likely that no start unrolled it.
+    Either number may be NaN, not known; ``torn`` is the error through one coordinate less. Closed surfaces of
+    dimension d (circles, spheres) need d + 1 coordinates. Where d + 2 or more seem to be needed, as for a knot or a
+    torus, the reason is more likely that no start unrolled it.
     """
     k = judgement.rank
     if dimension < k - PART and torn < TORN:

@@ -463,8 +463,7 @@ def _pair(who: str, pair: Any, rows: int) -> tuple[Rows, Rows]:
 #: A column that varies by less than this share of its size is constant: what is left of it is rounding.
 CONSTANT = 1e-13
 
-#: Columns of one unit, such as pixels, are rotated from this number on; axes with this share of the variance are
-#: left out.
+#: Columns of one unit, such as pixels, are rotated from this number on; axes with this share of variance are left out.
 SIMILAR, NEGLIGIBLE = 32, 1e-6
 
 #: Singular values below this share of the largest are no direction of the data.

@@ -69,7 +69,9 @@ def choose_units(X: Array, Y: Array, groups: NDArray[np.int64] | None, seed: int
     notes: list[str] = []
     for what, found in (("outputs", outputs), ("inputs", inputs)):
         if found == "common":
-            notes.append(f"the {what} were divided by one number, not each by its own deviation: it predicts better")
+            notes.append(
+                f"the {what} were divided by one number, not each by its own deviation: they predict better so"
+            )
     kept = None
     if many:
         kept, error = _relevant(X_by[inputs], Y_by[outputs], train, held, seed)

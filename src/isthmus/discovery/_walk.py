@@ -19,8 +19,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from isthmus import files
+from isthmus._atomic import check_writable
 from isthmus._checks import fail
 from isthmus._errors import IsthmusError
+from isthmus._inside import Inside, clear_remains
 from isthmus._progress import Progress, Quiet
 from isthmus._settings import Settings
 from isthmus.discovery._fits import Fit, narrow, quasi_newton_fit, unroll, weigh
@@ -135,8 +137,8 @@ class Context:
 class Level:
     """The best network found through ``rank`` coordinates, and its held-out errors.
 
-    ``start`` is ``"fresh"``, ``"narrowed"`` or ``"unrolled"``; ``tries`` counts the starts compared, by regularised
-    loss on the training rows. ``shares`` are what each coordinate moves at the outputs.
+    ``start`` is ``"fresh"`` (the wide network), ``"narrowed"``, ``"anew"``, ``"unrolled"`` or ``"ring"``;
+    ``tries`` counts the starts compared on the training rows. ``shares`` are what each coordinate moves at the outputs.
     """
 
     rank: int
@@ -202,7 +204,7 @@ def walk(
                 again = copy.deepcopy(other.network)
                 longer = stage(f"{rank}-settled", lambda: context.fit(again, 2 * each, 200 + rank))  # noqa: B023
                 bar.advance(2 * each)
-                found, start = (longer if longer.loss < other.loss else other), "fresh"
+                found, start = (longer if longer.loss < other.loss else other), "anew"
         if not failed and rank != bound and worse(found):
             other = stage(f"{rank}-longer", lambda: _stirred(context, found.network, rank))  # noqa: B023
             found, tries = (other if other.loss < found.loss else found), tries + 1
@@ -254,7 +256,7 @@ def closer_starts(context: Context, level: Level, above: Level | None) -> dict[s
     rank than at the next. With the level ``above`` also one that begins with its surface, unrolled.
     """
     rank, context = level.rank, context.alone()
-    starts: dict[str, Callable[[], Fit]] = {"fresh": lambda: _fresh(context, rank, 500 + rank, MORE_PASSES)}
+    starts: dict[str, Callable[[], Fit]] = {"anew": lambda: _fresh(context, rank, 500 + rank, MORE_PASSES)}
     if above is not None:
         starts["unrolled"] = lambda: _unrolled(context, above.fit.network, rank, level.fit)
         starts["ring"] = lambda: _unrolled(context, above.fit.network, rank, level.fit, ring=True)
@@ -277,9 +279,9 @@ def alone(context: Context, ranks: Sequence[int]) -> dict[int, Callable[[], Fit]
     return {rank: lambda rank=rank: _fresh(context, rank, rank, MORE_PASSES) for rank in ranks}
 
 
-def level_of(context: Context, rank: int, fit: Fit) -> Level:
+def level_of(context: Context, rank: int, fit: Fit, start: str) -> Level:
     """A network trained alone, with its held-out errors."""
-    return _level(context.data, rank, fit, "fresh", 1)
+    return _level(context.data, rank, fit, start, 1)
 
 
 def _stirred(context: Context, net: FullyConnected, rank: int) -> Fit:
@@ -356,7 +358,8 @@ def in_parallel(tasks: Sequence[Callable[[], Result]], n_jobs: int) -> Iterator[
     if n_jobs == 1:
         return map(one_thread, tasks)
     # loky's processes are kept: only the first call waits for their imports. Ray's or Dask's backend may be set.
-    return iter(Parallel(n_jobs=n_jobs, return_as="generator")(delayed(one_thread)(task) for task in tasks))
+    found: Any = Parallel(n_jobs=n_jobs, return_as="generator")(delayed(one_thread)(task) for task in tasks)
+    return found
 
 
 def one_thread(task: Callable[[], Result]) -> Result:
@@ -381,11 +384,15 @@ class Stages:
 
     def __init__(self, folder: Path | None, identity: str) -> None:
         self.folder, self.identity = folder, identity
+        if folder is not None:
+            # Noticed now, not after an hour of training.
+            check_writable("discover", folder)
+            clear_remains(Inside(folder.parent, folder.name))
         #: How many fits came from the folder.
         self.reused = 0
 
-    def _path(self, name: str) -> Path | None:
-        return None if self.folder is None else self.folder / f"{name}.safetensors"
+    def _path(self, name: str) -> Inside | None:
+        return None if self.folder is None else Inside(self.folder.parent, self.folder.name, f"{name}.safetensors")
 
     def get(self, name: str, make: Callable[[], Fit]) -> Fit:
         """The fit of that name: read if it was kept, otherwise made and kept."""
@@ -429,7 +436,7 @@ class Stages:
         path = self._path(name)
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         config, tensors = to_parts(fit.network)
         numbers = {"network": config, **{key: repr(getattr(fit, key)) for key in ("cost", "loss", "norm", "rest")}}
         numbers |= {"state": fit.state, "family": type(fit.network).__name__}
@@ -442,6 +449,7 @@ class Stages:
             return
         for path in self.folder.glob("*.safetensors"):
             path.unlink(missing_ok=True)
+        clear_remains(Inside(self.folder.parent, self.folder.name))
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
 

@@ -241,9 +241,9 @@ class Mechanics:
 
     def plot(self, figure: Figure | None = None) -> Figure:
         """The path, the spectra of its weights, energies and residual along it, as a matplotlib figure."""
-        from isthmus.plotting.mechanics import draw_mechanics
+        from isthmus.plotting.mechanics import plot
 
-        return draw_mechanics(self.to_dict(), figure)
+        return plot(self, figure)
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each step, as a pandas DataFrame."""

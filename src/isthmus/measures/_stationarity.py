@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 from torch import Tensor, nn
 
 from isthmus._activations import Slope, plain, scales_of
@@ -32,8 +32,9 @@ FLAT, INTERIOR = 1e-3, 1e-6
 #: Entries whose activation moves the loss by less than this share of the most are none that the loss depends on.
 NEGLIGIBLE = 1e-9
 
-#: Evaluations of the least squares in the derivatives.
-EVALUATIONS = 1000
+#: Evaluations of the least squares in the derivatives at most; it ends at this residual, and where so many of its steps
+#: lower the residual by less than this share.
+EVALUATIONS, ENOUGH, PATIENCE, SLOW = 1000, 0.1 * STATIONARY, 30, 0.003
 
 KINDS = ("local minimum", "saddle", "not known")
 
@@ -46,7 +47,8 @@ class Stationarity:
     ----------
     residual : float
         r = min ‖∇loss(D)‖ / (2·ridge·‖θ‖) over the derivatives D ∈ [0, 1] of the activations at kinks: 0 at a
-        stationary point. NaN where nothing is left to compare with: ridge·‖θ‖² within rounding of the loss.
+        stationary point. Below 10⁻⁴ the search for better D ends: an upper bound. NaN where nothing is left to compare
+        with: ridge·‖θ‖² within rounding of the loss.
     kink_tolerance : float
         τ: an entry is at a kink where |z| ≤ τ·(root mean square of z in its layer).
     gradient : float
@@ -366,7 +368,9 @@ class _Derivatives:
         size = self.pulled(tau, start).abs()
         size = size.clamp_min(1e-3 * float(size.max()) or 1.0)
         size = size / size.max()
-        best: tuple[float, Tensor] = (math.inf, start)
+        best = float(self.gradient(masks, start).norm()) / unit, start
+        if best[0] <= ENOUGH:
+            return best
 
         def evaluate(x: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
             nonlocal best
@@ -377,13 +381,22 @@ class _Derivatives:
             return 0.5 * float(value @ value) / unit**2, (slope / size / unit**2).cpu().numpy()
 
         top = size.cpu().numpy()
-        options = {"maxfun": EVALUATIONS, "maxiter": EVALUATIONS, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-14}
+        options = {"maxfun": EVALUATIONS, "maxiter": EVALUATIONS, "maxcor": 30, "ftol": 0.0, "gtol": 0.0}
+        seen: list[float] = []
+
+        def enough(_: np.ndarray[Any, Any]) -> None:
+            seen.append(best[0])
+            slow = len(seen) > PATIENCE and seen[-1] > (1.0 - SLOW) * seen[-1 - PATIENCE]
+            if best[0] <= ENOUGH or slow:
+                raise StopIteration
+
         minimize(
             evaluate,
             (start * size).cpu().numpy(),
             jac=True,
             method="L-BFGS-B",
-            bounds=list(zip(np.zeros(count), top)),
+            bounds=Bounds(np.zeros(count), top),
+            callback=enough,
             options=options,
         )
         return best

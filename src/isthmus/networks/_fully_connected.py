@@ -20,6 +20,8 @@ from isthmus.networks._network import Network
 from isthmus.networks._rescaling import least_norm
 from isthmus.trace import Trace, activate, activation_derivative
 
+Parts = tuple[Tensor, ...]
+
 #: A limit against typing errors and hostile files, far above any fully connected network.
 MAX_WIDTH = 2**24
 
@@ -270,9 +272,10 @@ class FullyConnected(Network):
     def _propagated(self, Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         return propagate(Ws, bs, X, slopes=self.slopes, bias=self.bias, linear=self.linear)
 
-    def _trace_of(self, *parts: Any, eps: float) -> Trace:
+    def _trace_of(self, Ws: Parts, bs: Parts, preactivations: Parts, activations: Parts, eps: float) -> Trace:
         slope = self._slope if self._slope is not None and not any(self.linear) else self.slopes
-        return Trace(*parts, slope, self.bias, eps, self.linear if any(self.linear) else ())
+        linear = self.linear if any(self.linear) else ()
+        return Trace(Ws, bs, preactivations, activations, slope, self.bias, eps, linear)
 
     def to_torch(self) -> nn.Sequential:
         """An ``nn.Sequential`` of Linear and ReLU/LeakyReLU/Identity computing the same function (β folded

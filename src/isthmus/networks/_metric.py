@@ -136,8 +136,8 @@ class KroneckerMetric(ABC):
             layout = self.layout()
             for (n, m), group in itertools.groupby(range(1, len(layout) + 1), key=lambda i: layout[i - 1].shape):
                 numbers = list(group)
-                # Large matrices keep the cores busy alone, and copies of their factors would cost memory.
-                step = len(numbers) if n * m <= TOGETHER else 1
+                # Large matrices, and those of many networks, keep the cores busy alone; more would not fit in caches.
+                step = len(numbers) if n * m * len(ridges) <= TOGETHER else 1
                 for at in range(0, len(numbers), step):
                     chosen = numbers[at : at + step]
                     found.append(self._block(chosen, [layout[i - 1] for i in chosen], ridges))

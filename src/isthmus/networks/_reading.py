@@ -43,7 +43,8 @@ def from_torch(module: nn.Module) -> FullyConnected:
     """
     who = "from_torch"
     fix = "Use nn.Linear with one kind of nn.ReLU / nn.LeakyReLU / nn.Identity between them."
-    if isinstance(module, Network) and (layers := module.plain_layers()) is module:
+    layers = module.plain_layers() if isinstance(module, Network) else None
+    if layers is not None and layers is module:
         return layers.part(0, layers.depth)
     linears: list[tuple[str, nn.Linear]] = []
     slopes: list[tuple[str, float]] = []

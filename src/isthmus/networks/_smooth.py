@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from isthmus._checks import fail
 from isthmus.networks._direct import multiply, multiply_add
-from isthmus.networks._fully_connected import DirectChain, FullyConnected, linear_module
+from isthmus.networks._fully_connected import DirectChain, FullyConnected, Parts, linear_module
 from isthmus.trace import Trace
 
 # In place and in one pass, which no public function does.
@@ -92,7 +92,7 @@ class SmoothNetwork(FullyConnected):
 
     def forward(self, X: Tensor) -> Tensor:
         """f(X), (..., n_L) from (..., n_0)."""
-        return self._run(self.weights, self.bs, X)[0][-1]
+        return self._run(self.Ws, self.bs, X)[0][-1]
 
     def _run(self, Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Pre-activations and activations."""
@@ -109,8 +109,8 @@ class SmoothNetwork(FullyConnected):
     def _propagated(self, Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         return self._run(Ws, bs, X)
 
-    def _trace_of(self, *parts: Any, eps: float) -> Trace:
-        return Trace(*parts, self.slopes, self.bias, eps, smooth=True)
+    def _trace_of(self, Ws: Parts, bs: Parts, preactivations: Parts, activations: Parts, eps: float) -> Trace:
+        return Trace(Ws, bs, preactivations, activations, self.slopes, self.bias, eps, smooth=True)
 
     def to_torch(self) -> nn.Sequential:
         """An ``nn.Sequential`` of Linear and SiLU computing the same function (β folded in)."""

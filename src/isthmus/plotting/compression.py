@@ -1,33 +1,42 @@
-"""The picture of a compression: the width of every layer before and after, why neurons went, and what it saved."""
+"""Figures of a compression: widths before and after by layer, and what is left of each cost."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MatplotlibFigure
 
-from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, headline, new_figure
+from isthmus.plotting.draw import sheet
+from isthmus.plotting.figure import LAYERS, Figure, Layers, axis, label, layout, remark, rule
 
 #: What the parts that are left are called; reasons for which neurons went that have a colour of their own.
 KEPT, LINEAR, OTHER = "kept", "kept, linear", "for other reasons"
 REASONS = 5
-#: Layers that are drawn, those up to which each has its numbers above it, and names below the axis.
-DRAWN, NUMBERED, NAMED = 120, 10, 16
-#: Characters of a layer's name.
-LONGEST = 20
+#: Layers up to which each has its numbers above it.
+NUMBERED = 10
 
-_INK, _GREY = "#333333", "#8A929C"
-_GONE = ("orange", "purple", "green", "vermilion", "yellow")
-_DOMAINS = {"everywhere": "green", "the data": "green"}
+_WIDTHS = (
+    "One bar for each hidden layer, as high as the layer was wide before. What is kept is at the bottom, in full "
+    "colour; above it stands what went, by the reason for which it could.",
+    "Linear neurons have no activation: σ did nothing to them, so that only the rank of what they pass on counts. A "
+    "layer without a bar of full colour was joined with the next.",
+)
+_COSTS = (
+    "What is left of each, as a share of what there was; left of the dashed line is a saving, and right of it, in "
+    "another colour, is what grew.",
+    "Latency is the median of forward passes of the two in turn, on the machine that compressed. For networks as small "
+    "as these may have become, calling the layers takes longer than computing them: fewer parameters need not be "
+    "faster.",
+)
+#: Colours of what went, in the order of how much.
+_GONE = ("@orange", "@purple", "@green", "@vermilion", "#A89B00")
+
+
 #: Name of the field, without "before" and "after" → what it is called, its unit and its digits.
-_COSTS = {
+_FIELDS = {
     "neurons": ("neurons", "", 0),
     "parameters": ("parameters", "", 0),
     "bytes": ("bytes", "", 0),
@@ -78,7 +87,7 @@ def stacked(layers: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
 def costs(content: Mapping[str, Any]) -> list[Cost]:
     """Neurons, parameters, bytes, latency and ‖θ‖² before and after; those that are known and not 0 before."""
     found = []
-    for key, (name, unit, digits) in _COSTS.items():
+    for key, (name, unit, digits) in _FIELDS.items():
         before, after = float(content[f"{key}_before"]), float(content[f"{key}_after"])
         if math.isfinite(before) and math.isfinite(after) and before > 0 and math.isfinite(after / before):
             told = " → ".join(f"{value:.{digits}g}" if digits else f"{value:,.0f}" for value in (before, after))
@@ -86,93 +95,69 @@ def costs(content: Mapping[str, Any]) -> list[Cost]:
     return found
 
 
-def draw_compression(content: Mapping[str, Any], figure: Figure | None = None) -> Figure:
-    """Draw a compression: widths by layer, stacked by why neurons went, and what is left of each cost.
-
-    Parameters
-    ----------
-    content : mapping
-        From ``Compressed.to_dict()``.
-    figure : Figure, optional
-        An empty one to draw on; by default a new one.
-
-    Returns
-    -------
-    Figure
-    """
-    if figure is None:
-        figure = new_figure(13.0, 5.4)
-    colour = PALETTE[_DOMAINS.get(content["domain"], "blue")]
-    headline(figure, readable(content["sentence"], 4000), colour)
-    hidden = len(content["layers"]) > 0
-    grid = figure.add_gridspec(1, 1 + hidden, width_ratios=(1.7, 1.0) if hidden else (1.0,))
-    if hidden:
-        draw_widths(figure.add_subplot(grid[0, 0]), content["layers"])
-    draw_costs(figure.add_subplot(grid[0, -1]), costs(content))
-    return figure
+def figures(content: Mapping[str, Any]) -> list[Figure]:
+    """Widths, if there is a hidden layer, and costs."""
+    return [*_widths(content["layers"]), *_left(content)]
 
 
-def draw_widths(axes: Axes, layers: Sequence[Mapping[str, Any]]) -> None:
-    """One bar for each layer, as high as it was wide before: what is kept at the bottom, above it what went."""
-    shown = list(layers)[:DRAWN]
-    places = np.arange(len(shown))
-    bottom = np.zeros(len(shown))
+def _widths(layers: list[Mapping[str, Any]]) -> list[Figure]:
+    if not layers:
+        return []
+    shown = layers[:LAYERS]
+    along = Layers(range(1, len(shown) + 1), [str(layer["layer"]) for layer in shown])
+    data: list[dict[str, Any]] = []
     gone = 0
     for name, counts in stacked(shown).items():
-        heights = np.asarray(counts, dtype=np.float64)
         if name in (KEPT, LINEAR):
-            style: dict[str, Any] = {"color": PALETTE["blue" if name == KEPT else "sky"]}
+            colour, opacity = "@blue" if name == KEPT else "@sky", 1.0
         else:
-            style = {"color": _GREY if name == OTHER else PALETTE[_GONE[gone % len(_GONE)]], "alpha": 0.35}
+            colour, opacity = "@muted" if name == OTHER else _GONE[gone % len(_GONE)], 0.4
             gone += name != OTHER
-        axes.bar(places, heights, bottom=bottom, width=0.72, label=readable(name, 40), zorder=3, **style)
-        bottom += heights
+        bar = {"type": "bar", "x": list(along.places), "y": counts, "name": label(name, 40)}
+        bar |= {"marker": {"color": colour}, "opacity": opacity}
+        hover = "%{customdata}: %{y} %{name}"
+        data.append({**bar, "customdata": along.labels(), "hovertemplate": hover})
+    heights = [sum(one["y"][i] for one in data) for i in range(len(shown))]
+    notes = []
     if len(shown) <= NUMBERED:
-        for place, top, layer in zip(places, bottom, shown):
-            style = {"ha": "center", "va": "bottom", "fontsize": 10, "color": _INK}
-            axes.annotate(
-                f"{layer['before']} → {layer['after']}", (float(place), float(top)), xytext=(0, 3),
-                textcoords="offset points", **style,
-            )  # fmt: skip
-    lowest = _names(axes, [layer["layer"] for layer in shown])
-    title = "Neurons of each hidden layer"
-    more = f", the first {DRAWN} of {len(layers)}" if len(layers) > DRAWN else ""
-    dress(axes, title=title + more, x="layer", y="neurons")
-    axes.grid(False, axis="x")
-    axes.set_ylim(0.0, 1.12 * max([1.0, *bottom]))
-    if any(bottom):
-        # Below the axes: bars may fill them.
-        legend = axes.legend(frameon=False, fontsize=10, ncols=3, loc="upper left", bbox_to_anchor=(0.0, lowest))
-        for words in legend.get_texts():
-            words.set_parse_math(False)
+        for place, height, layer in zip(along.places, heights, shown):
+            words = f"{layer['before']} → {layer['after']}"
+            notes.append(remark(words, x=place, y=height, yanchor="bottom", xanchor="center"))
+    top = max(*heights, 1)
+    # Half a neuron is none.
+    up = axis("neurons", range=[0, 1.12 * top], **({"dtick": 1} if top <= 10 else {}))
+    chart = layout(along.axis(), up, barmode="stack", bargap=0.3, annotations=notes)
+    chart["showlegend"] = True
+    more = (f"Only the first {LAYERS} of {len(layers)} layers are drawn.",) if len(layers) > LAYERS else ()
+    told = f"Neurons of {len(shown)} layers before and after, stacked by why they went."
+    return [Figure("widths", "Neurons of each layer", data, chart, (*_WIDTHS, *more), told, 440)]
 
 
-def _names(axes: Axes, names: Sequence[str]) -> float:
-    """Name the layers below the axis; gives how far down, in heights of the axes, the names and the title reach."""
-    every = max(1, -(-len(names) // NAMED))
-    shown = [readable(name, LONGEST) for name in names[::every]]
-    longest = max(map(len, shown), default=0)
-    turned = longest > 3 and len(shown) > 6
-    folded = [name if turned else "\n".join(textwrap.wrap(name, 12)) for name in shown]
-    style = {"rotation": 30, "ha": "right"} if turned else {}
-    axes.set_xticks(np.arange(0, len(names), every), folded, parse_math=False, **style)
-    lines = 0.25 * longest if turned else max((name.count("\n") for name in folded), default=0)
-    return -0.14 - 0.05 * lines
+def _left(content: Mapping[str, Any]) -> list[Figure]:
+    found = costs(content)
+    if not found:
+        return []
+    names = [cost.name for cost in found]
+    shares = [cost.share for cost in found]
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": shares,
+        "y": names,
+        "text": [cost.told for cost in found],
+        "textposition": "outside",
+        "marker": {"color": ["@vermilion" if share > 1.0 else "@blue" for share in shares]},
+        "hovertemplate": "%{y}: %{text}, %{x:.3g} of before",
+    }
+    # Room for the words beyond the longest bar.
+    across = axis("after, as a share of before", rangemode="tozero", range=[0, 1.7 * max(1.0, *shares)])
+    up = axis(type="category", autorange="reversed", showgrid=False)
+    chart = layout(across, up, bargap=0.45, shapes=[rule(1.0, "@muted")])
+    told = "; ".join(f"{cost.name} {cost.told}" for cost in found)
+    reading = _COSTS if any(cost.name == "latency" for cost in found) else _COSTS[:1]
+    return [Figure("left", "What is left of each cost", [bars], chart, reading, told, 110 + 46 * len(found))]
 
 
-def draw_costs(axes: Axes, found: Sequence[Cost]) -> None:
-    """What is left of each cost as a share of what it was; those that grew stand out."""
-    places = np.arange(len(found))[::-1]
-    for place, cost in zip(places, found):
-        colour = PALETTE["vermilion" if cost.share > 1.0 else "blue"]
-        axes.barh(place, cost.share, height=0.5, color=colour, zorder=3)
-        style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 10.5, "color": _INK}
-        # On white, so that it can be read where it meets the line.
-        box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
-        axes.annotate(cost.told, (cost.share, float(place)), zorder=4, bbox=box, **style)
-    axes.axvline(1.0, color=_GREY, linewidth=1.3, linestyle="--", zorder=1)
-    axes.set_yticks(places, [cost.name for cost in found])
-    dress(axes, title="What is left", x="after, as a share of before")
-    axes.grid(False, axis="y")
-    axes.set_xlim(0.0, 1.55 * max([1.0, *(cost.share for cost in found)]))
-    axes.set_ylim(-0.6, max(len(found), 1) - 0.4)
+def plot(content: Mapping[str, Any], figure: MatplotlibFigure | None = None) -> MatplotlibFigure:
+    """Both on one sheet; ``content`` is from ``Compressed.to_dict()``."""
+    return sheet([(one, None) for one in figures(content)], content["sentence"], content["domain"], figure=figure)

@@ -1,248 +1,279 @@
-"""The picture of a diagnosis: counts and spectra through depth, and what other ways of counting say."""
+"""Figures of a Diagnosis beside its spectra: counts by layer, other ways of counting, size of the weights."""
 
 from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.figure import Figure as MatplotlibFigure
 
-from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, headline, new_figure
+from isthmus._checks import check_integer
+from isthmus._html import number
+from isthmus.plotting import depth
+from isthmus.plotting.draw import sheet
+from isthmus.plotting.figure import LAYERS, Choice, Figure, Layers, axis, label, layout, rule, short
 
-#: Values of each spectrum in the picture.
-VALUES = 32
-#: Values below 10^FLOOR of the largest have the lightest colour.
-FLOOR = -4.0
-#: Labels below the layers; of more layers, every second, third, … is named.
-LABELS = 32
-#: Everything passes through a layer if no more than this of the outputs' variation survives freezing it.
-PASSES = 1e-9
+#: Where a count of 0 is drawn on a logarithmic axis.
+ZERO = 0.5
+#: Counts above this need a logarithmic axis.
+WIDE = 40
 
-_INK, _GREY, _FAINT, _SHADE = "#333333", "#8A929C", "#DDE2E8", "#FFF3D6"
-_VERDICTS = {"determined": "green", "none": "blue", "undetermined": "vermilion"}
-_SHADES: Colormap = LinearSegmentedColormap.from_list("isthmus", ["#F1F5F9", "#9CCBE6", "#0072B2", "#0B2545"])
-#: Key in a layer → (label, colour, marker, shift to the right).
-_COUNTS = {
-    "weights": ("weights", PALETTE["orange"], "s", -0.2),
-    "dimensions": ("representation", PALETTE["blue"], "o", 0.0),
-    "jacobian": ("Jacobian", PALETTE["green"], "^", 0.2),
+#: Key in a layer's plain data: key and title of the first figure of its spectra through depth.
+_SPECTRA = {
+    "dimensions": ("representations", "Singular values of the centred representations"),
+    "weights": ("weights", "Singular values of the weights"),
+    "jacobian": ("jacobians", "Singular values of the Jacobian from the inputs to each layer"),
+}
+
+_COUNTS = (
+    "Each mark says how many singular values stand out in a layer: of its weights, of its representation (what the "
+    "layer puts out for your samples) and of its Jacobian (how it moves when the inputs move). The grey bar is its "
+    "width, where there are positions or tokens that of one.",
+    "The isthmus is shaded: the layers whose representation has the rank, however wide they are. Weights may count one "
+    "more, for a direction that is the same for all samples.",
+    "No mark: no clear drop in that spectrum, or it was not computed; the table says which. Hollow: some of the "
+    "outputs' variation goes around the layer, as past a skip connection, so that it cannot be the isthmus alone.",
+)
+_AGREEMENT = (
+    "Each point is another way of counting. Full points amount to a count, hollow ones are soft measures that need not "
+    "be whole numbers.",
+    "They count different things, so some miss the rank on purpose: the table says what each counts and when it "
+    "differs.",
+)
+_SIZES = (
+    "The size of every layer's weights, all its matrices together for the norm; of several matrices the largest value "
+    "and the smallest stable rank.",
+    "Training with weight decay spreads ‖W‖² evenly over the layers of a fully connected network; far from even means "
+    "far from a minimum. In a long bottleneck of rank k every layer inside has about k.",
+)
+#: Over the bars, not behind them.
+_ABOVE = {"layer": "above"}
+#: Name, colour, mark and shift of each kind of count: they stand side by side.
+_KINDS = {
+    "weights": ("weights", "@orange", "square", -0.2),
+    "dimensions": ("representation", "@blue", "circle", 0.0),
+    "jacobian": ("Jacobian", "@green", "triangle-up", 0.2),
 }
 
 
-def draw_diagnosis(content: dict[str, Any], figure: Figure | None = None) -> Figure:
-    """Draw a Diagnosis: counts by layer over its spectra through depth, and the agreement panel beside them.
+def counts(found: Sequence[Any], layers: Layers, rank: int | None) -> Figure:
+    """Counts by layer over the width of each; moving over a layer chooses it among the representations."""
+    shown, layers = found[:LAYERS], layers.cut()
+    names, places = layers.labels(), list(layers.places)
+    widths = [layer.units or None for layer in shown]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": "units",
+            "x": places,
+            "y": widths,
+            "text": names,
+            "width": 0.86,
+            "marker": {"color": "@faint", "opacity": 0.35},
+            "hovertemplate": "%{text}: %{y} units",
+        }
+    ]
+    highest = max([1, *(width for width in widths if width)])
+    for key, (name, colour, symbol, shift) in _KINDS.items():
+        points = [(i, count) for i, layer in enumerate(shown) for count in _ranks(layer, key)]
+        highest = max([highest, *(count for _, count in points)])
+        both = [[one for one in points if (shown[one[0]].passes is False) is around] for around in (False, True)]
+        for around, some in enumerate(both):
+            if some:
+                mark = f"{symbol}-open" if around else symbol
+                # Without a full mark the hollow one stands in the legend.
+                trace = _points(name, colour, mark, some, places, names)
+                data.append({**trace, "shift": shift, "legendgroup": key, "showlegend": not (around and both[0])})
+    up = _count_axis(ZERO, highest)
+    shapes = layers.shades() + ([] if rank is None else [rule(max(rank, ZERO), "@green", along="y") | _ABOVE])
+    chart = layout(layers.axis(), up, shapes=shapes, showlegend=True)
+    reading = [*_COUNTS, *([] if rank is None else [f"The dashed line is the rank, {rank}."])]
+    if len(found) > LAYERS:
+        reading.append(f"Only the first {LAYERS} of {len(found)} layers are drawn.")
+    told = "Counts of outstanding singular values, layer by layer."
+    drives = ("representations-layer", places)
+    return Figure("counts", "How many values stand out", data, chart, reading, told, 440, drives=drives)
+
+
+def _count_axis(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis of counts with a place for 0."""
+    ticks = [t for t in (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, *(10**e for e in range(3, 10))) if t <= 1.6 * high]
+    ticks = ticks if len(ticks) < 10 else [t for t in ticks if math.log10(t).is_integer()]
+    marks = {"tickvals": [ZERO, *ticks], "ticktext": ["0", *map(str, ticks)]}
+    return axis("count", type="log", **marks, range=[math.log10(0.8 * low), math.log10(1.6 * high)])
+
+
+def _ranks(layer: Any, key: str) -> list[int]:
+    """The counts that clearly stand out, each once."""
+    spectra = [part.spectrum for part in layer.weights] if key == "weights" else [getattr(layer, key)]
+    return sorted({spectrum.rank for spectrum in spectra if spectrum is not None and spectrum.rank is not None})
+
+
+def _points(
+    name: str, colour: str, symbol: str, points: list[tuple[int, int]], places: list[int], names: list[str]
+) -> dict[str, Any]:
+    size = 9 if len(places) <= 16 else 7 if len(places) <= 32 else 4
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": [places[i] for i, _ in points],
+        "y": [max(count, ZERO) for _, count in points],
+        "text": [f"{names[i]}, {name}: {count}" for i, count in points],
+        "hovertemplate": "%{text}",
+        "marker": {"color": colour, "symbol": symbol, "size": size, "line": {"width": 2, "color": colour}},
+    }
+
+
+def agreement(
+    panel: Sequence[Any], rank: int | None, key: str = "agreement", title: str = "Other ways of counting"
+) -> Figure | None:
+    """A point for each way of counting that gave a number, with a line at the rank; None if none did."""
+    known = [one for one in panel if math.isfinite(one.value)]
+    if not known:
+        return None
+    places = list(range(len(known)))
+    wide = max(one.value for one in known) > WIDE
+    # What our own count says is the line; as a point it is set apart.
+    colours = ["@green" if rank is not None and one.agrees(rank) else "@blue" for one in known]
+    wrapped = ["\n".join(label(part, 90) for part in textwrap.wrap(one.meaning, 56)[:6]) for one in known]
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": short([max(one.value, ZERO) if wide else one.value for one in known]),
+        "y": places,
+        "marker": {
+            "color": colours,
+            "size": 13,
+            "symbol": ["circle-open" if one.rank is None else "circle" for one in known],
+            "line": {"width": 2, "color": colours},
+        },
+        "text": [f"{label(one.name, 34)}: {number(one.value)}\n{told}" for one, told in zip(known, wrapped)],
+        "hovertemplate": "%{text}",
+    }
+    values = points["x"]
+    across = _count_axis(min(1.0, *values), max(values)) if wide else axis("count", rangemode="tozero")
+    names = [label(one.name, 34) for one in known]
+    up = axis(tickvals=places, ticktext=names, range=[len(known) - 0.5, -0.5])
+    chart = layout(across, up, shapes=[] if rank is None else [rule(max(rank, ZERO) if wide else rank, "@green")])
+    reading = [*_AGREEMENT, *([] if rank is None else [f"The dashed line is the rank, {rank}; what agrees is green."])]
+    told = "Other counts beside the rank." if rank is None else f"Other counts beside the rank {rank}."
+    height = 130 + 34 * len(known)
+    return Figure(key, title, [points], chart, reading, told, height)
+
+
+def sizes(found: Sequence[Any], layers: Layers, rank: int | None) -> Figure | None:
+    """Norm, largest singular value and stable rank of each layer's weights; None where no layer has any."""
+    kept = [i for i, layer in enumerate(found) if layer.weights]
+    if not kept:
+        return None
+    names = Layers(range(1, len(kept) + 1), [layers.names[i] for i in kept], _shaded(layers, kept)).cut()
+    norms, largest, stable = zip(*(found[i].sizes for i in kept))
+    menu = {
+        "squared norm ‖W‖²": [norm**2 for norm in norms],
+        "largest singular value": list(largest),
+        "stable rank ‖W‖²/s₁²": list(stable),
+    }
+    # The line at the rank means something beside the norm only.
+    line = [] if rank is None else [rule(rank, "@ink", along="y") | _ABOVE]
+    options = [
+        (
+            name,
+            {
+                "data.0.y": short(values[:LAYERS]),
+                "layout.yaxis.title.text": name,
+                "layout.shapes": names.shades() + ([] if index == 1 else line),
+            },
+        )
+        for index, (name, values) in enumerate(menu.items())
+    ]
+    bars = {"type": "bar", "x": list(names.places), "y": [], "marker": {"color": "@sky"}}
+    bars |= {"text": names.labels(), "hovertemplate": "%{text}: %{y:.4g}"}
+    chart = layout(names.axis(), axis(rangemode="tozero"), bargap=0.3)
+    reading = [*_SIZES, *([] if rank is None else [f"The dashed line is the rank, {rank}."])]
+    if len(kept) > LAYERS:
+        reading.append(f"Only the first {LAYERS} of {len(kept)} layers are drawn.")
+    told = "The size of the weights, layer by layer."
+    return Figure("sizes", "Size of the weights", [bars], chart, reading, told, 360, choices=[Choice("show", options)])
+
+
+def _shaded(layers: Layers, kept: list[int]) -> list[int]:
+    return [new for new, old in enumerate(kept, start=1) if layers.places[old] in layers.shaded]
+
+
+def places(found: Any) -> Layers:
+    """The layers of a Diagnosis along an axis, those of the isthmus shaded."""
+    names = [layer.name or "(output)" for layer in found.layers]
+    numbers = range(1, len(names) + 1)
+    return Layers(numbers, names, [at for at, name in zip(numbers, names) if name in found.isthmus.layers])
+
+
+def through(key: str, found: Any, content: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Figures of the spectra of one kind through depth; none where there are no numbers.
 
     Parameters
     ----------
-    content : dict
-        From ``Diagnosis.to_dict()``.
-    figure : Figure, optional
-        An empty one to draw on; by default a new one.
-
-    Returns
-    -------
-    Figure
+    key : {"dimensions", "weights", "jacobian"}
+    found : Diagnosis
+    content : sequence of mappings
+        The plain data of its layers.
     """
-    if figure is None:
-        figure = new_figure(15.0, 9.6)
-    isthmus, layers = content["isthmus"], content["layers"]
-    colour = PALETTE[_VERDICTS.get(isthmus["verdict"], "black")]
-    per_line = headline(figure, _clean(content["sentence"]), colour)
-    if isthmus["reasons"]:
-        why = textwrap.shorten(f"Why: {'; '.join(map(_clean, isthmus['reasons']))}.", 2 * per_line, placeholder=" …")
-        figure.supxlabel(
-            textwrap.fill(why, int(1.4 * per_line)), x=0.012, ha="left", fontsize=10.5, color=_INK, parse_math=False
-        )
-    grid = figure.add_gridspec(3, 2, width_ratios=(1.75, 1.0), height_ratios=(1.15, 1.0, 1.0))
-    counts = figure.add_subplot(grid[0, 0])
-    inside = figure.add_subplot(grid[1, 0], sharex=counts)
-    weights = figure.add_subplot(grid[2, 0], sharex=counts)
-    _counts(counts, layers)
-    spectra = [[_dimensions(layer)] for layer in layers]
-    drawn = _heat(inside, spectra, "Singular values of the centred representations")
-    parts = [[part["spectrum"] for part in layer["weights"]] for layer in layers]
-    drawn = _heat(weights, parts, "Singular values of the weights") or drawn
-    for axes in (counts, inside, weights):
-        _shade(axes, layers, isthmus)
-    _name_layers(counts, inside, weights, layers)
-    if drawn is not None:
-        bar = figure.colorbar(drawn, ax=[inside, weights], pad=0.01, aspect=36, shrink=0.9, extend="min")
-        bar.set_label(r"$\log_{10}(s_i\,/\,s_1)$", fontsize=10.5, color=_INK)
-        bar.ax.tick_params(labelsize=9.5, colors=_INK, length=3)
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    _agreement(figure.add_subplot(grid[:, 1]), content)
-    return figure
-
-
-def _clean(text: Any) -> str:
-    """Any text in one line that the font can draw."""
-    return readable(text, 4000)
-
-
-def _dimensions(layer: dict[str, Any]) -> dict[str, Any] | None:
-    return layer["whole"] if layer["whole"] is not None else layer["representation"]
-
-
-def _passes(layer: dict[str, Any]) -> bool:
-    return layer["name"] == "" or (layer["bypass"] is not None and layer["bypass"] <= PASSES)
-
-
-# --- counts
-
-
-def _counts(axes: Axes, layers: list[dict[str, Any]]) -> None:
-    axes.set_yscale("symlog", linthresh=1.0, linscale=0.5)
-    units = [layer["units"] or math.nan for layer in layers]
-    axes.bar(range(len(layers)), units, width=0.86, color=_FAINT, zorder=1)
-    size = float(np.clip(150 / max(len(layers), 1), 4.0, 8.5))
-    highest = 1.0
-    for key, (_, colour, marker, shift) in _COUNTS.items():
-        for filled in (True, False):
-            points = [
-                (index + shift, count)
-                for index, layer in enumerate(layers)
-                for count in _ranks(layer, key)
-                if _passes(layer) is filled
-            ]
-            if points:
-                x, y = zip(*points)
-                highest = max(highest, *y)
-                face = colour if filled else "white"
-                style = {"markersize": size, "markerfacecolor": face, "markeredgewidth": 1.6}
-                axes.plot(x, y, marker, color=colour, zorder=4, clip_on=False, **style)
-    top = max([highest, *(u for u in units if math.isfinite(u))])
-    axes.set_ylim(0, 1.6 * top)
-    ticks = [t for t in (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, *(10**e for e in range(3, 9))) if t <= 1.6 * top]
-    axes.yaxis.set_major_locator(FixedLocator(ticks if len(ticks) < 12 else [0, 1, *(10**e for e in range(1, 9))]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    dress(axes, title="Values that stand out", y="count (no mark: unclear)")
-    axes.grid(False, axis="x")
-    handles = [Line2D([], [], color=c, marker=m, linestyle="", label=name) for name, c, m, _ in _COUNTS.values()]
-    handles.append(Line2D([], [], color=_FAINT, marker="s", markersize=9, linestyle="", label="units"))
-    open_ = {"markerfacecolor": "white", "markeredgewidth": 1.6, "color": _GREY}
-    handles.append(Line2D([], [], marker="o", linestyle="", label="hollow: bypassed", **open_))
-    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
-    axes.legend(handles=handles, ncols=5, frameon=False, fontsize=9.5, handletextpad=0.2, columnspacing=1.1, **place)
-
-
-def _ranks(layer: dict[str, Any], key: str) -> list[int]:
-    """The counts that clearly stand out, each once."""
-    if key == "weights":
-        spectra = [part["spectrum"] for part in layer["weights"]]
-    else:
-        spectra = [_dimensions(layer) if key == "dimensions" else layer["jacobian"]]
-    readings = [s["reading"] for s in spectra if s is not None and s["reading"] is not None]
-    return sorted({reading["count"] for reading in readings if reading["status"] != "unclear"})
-
-
-# --- spectra
-
-
-def _heat(axes: Axes, spectra: list[list[dict[str, Any] | None]], title: str) -> Any:
-    """A column for each layer, side by side the matrices of one; returns what a colour bar needs, None if empty."""
-    drawn, most, drops = None, 1, 0
-    for index, parts in enumerate(spectra):
-        for place, spectrum in enumerate(parts):
-            values = np.array([] if spectrum is None else spectrum["values"][:VALUES], dtype=float)
-            if not len(values) or not values[0] > 0 or spectrum is None:
-                continue
-            most = max(most, len(values))
-            with np.errstate(divide="ignore"):
-                levels = np.maximum(np.log10(values / values[0]), FLOOR)
-            left, width = index - 0.43 + 0.86 * place / len(parts), 0.86 / len(parts)
-            edges = np.arange(len(values) + 1) + 0.5
-            drawn = axes.pcolormesh(
-                [left, left + width], edges, levels[:, None], cmap=_SHADES, vmin=FLOOR, vmax=0.0, zorder=2
-            )
+    first, title = _SPECTRA[key]
+    rows, names, drops, shaded = [], [], [], []
+    for layer, plain_layer in zip(found.layers, content):
+        for name, spectrum in _spectra(key, layer, plain_layer):
+            rows.append(_row(spectrum))
+            names.append(name)
             reading = spectrum["reading"]
-            if reading is not None and reading["status"] == "clear" and reading["count"] < len(values):
-                y, drops = reading["count"] + 0.5, drops + 1
-                axes.plot([left, left + width], [y, y], color=PALETTE["vermilion"], linewidth=2.2, zorder=3)
-    dress(axes, title=title, y="number i")
-    axes.grid(False)
-    axes.set_ylim(most + 0.5, 0.5)
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
-    if drawn is None:
-        axes.text(0.5, 0.5, "none computed", ha="center", va="center", color=_GREY, transform=axes.transAxes)
-    if drops:
-        axes.plot([], [], color=PALETTE["vermilion"], linewidth=2.2, label="a clear drop")
-        place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
-        axes.legend(frameon=False, fontsize=9.5, **place)
-    return drawn
+            drops.append(reading["count"] if reading is not None and reading["status"] == "clear" else None)
+            if (layer.name or "(output)") in found.isthmus.layers:
+                shaded.append(len(names))
+    known = np.flatnonzero(np.isfinite(rows).any(axis=0)) if rows else np.zeros(0)
+    if not len(known):
+        return []
+    layers = Layers(range(1, len(names) + 1), names, shaded)
+    return depth.through(first, title, np.stack(rows)[:, : known[-1] + 1], layers, found.rank, drops)
 
 
-def _shade(axes: Axes, layers: list[dict[str, Any]], isthmus: dict[str, Any]) -> None:
-    """Shade the layers where the rank is attained."""
-    inside = {"" if name == "(output)" else name for name in isthmus["layers"]}
-    for index, layer in enumerate(layers):
-        if layer["name"] in inside:
-            axes.axvspan(index - 0.5, index + 0.5, color=_SHADE, zorder=0, linewidth=0)
+def _spectra(key: str, layer: Any, content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Names and plain data of a layer's spectra of one kind."""
+    name = layer.name or "(output)"
+    if key == "weights":
+        alone = len(layer.weights) == 1
+        return [(name if alone else f"{name} · {one['label']}", one["spectrum"]) for one in content["weights"]]
+    if key == "dimensions":
+        key = "representation" if content["whole"] is None else "whole"
+    return [] if content[key] is None else [(name, content[key])]
 
 
-def _name_layers(counts: Axes, inside: Axes, weights: Axes, layers: list[dict[str, Any]]) -> None:
-    every = max(1, -(-len(layers) // LABELS))
-    shown = range(0, len(layers), every)
-    long = len(layers) > 6 or max((len(layer["name"]) for layer in layers), default=0) > 9
-    names = [readable(layers[i]["name"] or "(output)") for i in shown]
-    counts.set_xticks(list(shown))
-    # A single layer does not swell to fill the panel.
-    spare = max(0.0, 4 - len(layers)) / 2
-    counts.set_xlim(-0.6 - spare, max(len(layers), 1) - 0.4 + spare)
-    for axes in (counts, inside):
-        axes.tick_params(axis="x", labelbottom=False)
-    size = 9.5 if len(names) <= 16 else 8.0
-    style = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if long else {}
-    weights.set_xticks(list(shown), names, parse_math=False, fontsize=size, **style)
+def _row(spectrum: Mapping[str, Any]) -> np.ndarray:
+    """The first values (VALUES,), which JSON has one by one; NaN where there is none."""
+    values = np.asarray(spectrum["values"], dtype=np.float64)
+    if values.ndim != 1:
+        raise ValueError("a spectrum is no list of numbers")
+    check_integer("report", "count", spectrum["count"], low=len(values))
+    row = np.full(depth.VALUES, np.nan)
+    row[: len(values)] = values[: depth.VALUES]
+    return row
 
 
-# --- agreement
-
-
-def _agreement(axes: Axes, content: dict[str, Any]) -> None:
-    """A dot for each way of counting, its name above it and what it counts below."""
-    panel, ours = content["agreement"], content["isthmus"]["rank"]
-    values = [one["value"] for one in panel if one["value"] is not None]
-    low, high = min([1.0, *values]), max([1.0, *values])
-    wide = high > 40
-    axes.set_xscale("symlog" if wide else "linear", **({"linthresh": 1.0} if wide else {}))
-    axes.set_xlim(min(0.0, low), 1.15 * high if not wide else 2 * high)
-    axes.set_ylim(len(panel) - 0.38, -0.62)
-    dress(axes, title="Other ways of counting", x="count")
-    axes.set_yticks([])
-    axes.grid(False, axis="y")
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    if not wide:
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    if ours is not None:
-        axes.axvline(ours, color=PALETTE["green"], linewidth=1.5, linestyle="--", zorder=1)
-    where = axes.get_yaxis_transform()
-    for y, one in enumerate(panel):
-        value, same = one["value"], ours is not None and one["rank"] == ours
-        axes.plot([0, 1], [y, y], color=_FAINT, linewidth=1.0, transform=where, zorder=0)
-        told = "—" if value is None else f"{value:.3g}"
-        verdict = "" if ours is None or one["rank"] is None or y == 0 else "  agrees" if same else "  differs"
-        colour = PALETTE["green"] if same else PALETTE["blue"] if one["rank"] is not None else _GREY
-        axes.text(
-            *(0.0, y - 0.1), f"{_clean(one['name'])}: {told}{verdict}", transform=where, fontsize=10.5,
-            fontweight="bold", color=colour if value is not None else _GREY, va="bottom", parse_math=False, **_HALO,
-        )  # fmt: skip
-        below = "\n".join(textwrap.wrap(_clean(one["meaning"]), 64)[:3])
-        style = {"fontsize": 8.8, "color": _INK, "va": "top", "linespacing": 1.25, "parse_math": False}
-        axes.text(0.0, y + 0.11, below, transform=where, **style, **_HALO)
-        if value is not None:
-            face = colour if one["rank"] is not None else "white"
-            style = {"markersize": 10, "markerfacecolor": face, "markeredgewidth": 2.0, "clip_on": False, "zorder": 4}
-            axes.plot(value, y, "o", color=colour, **style)
-
-
-#: Lines behind a text stop at it.
-_HALO = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}, "zorder": 2}
+def plot(found: Any, figure: MatplotlibFigure | None = None) -> MatplotlibFigure:
+    """Counts by layer, other ways of counting, and spectra of representations and weights through depth."""
+    layers, content = places(found), found.to_dict()["layers"]
+    shown = [counts(found.layers, layers, found.rank)] if found.layers else []
+    shown += [one for one in [agreement(found.agreement, found.rank)] if one is not None]
+    titles = {key: title for key, (_, title) in _SPECTRA.items()}
+    maps = [
+        replace(one[1], title=titles[key]) for key in ("dimensions", "weights") if (one := through(key, found, content))
+    ]
+    return sheet(
+        [(one, None) for one in (*shown, *maps)],
+        found.sentence,
+        found.verdict,
+        why=found.isthmus.reasons,
+        figure=figure,
+    )

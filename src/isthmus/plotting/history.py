@@ -1,180 +1,195 @@
-"""The picture of a history: ranks and norms of all layers, and the spectra of one, over the steps of a training."""
+"""Pictures of a history: ranks, norms and spectra over the steps of a training."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.figure import Figure as MatplotlibFigure
 
-from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, headline, new_figure
+from isthmus._html import plain
+from isthmus.plotting.draw import sheet
+from isthmus.plotting.figure import (
+    LAYERS,
+    SHADES,
+    WHOLE,
+    Choice,
+    Column,
+    Figure,
+    axis,
+    label,
+    layout,
+    lines,
+    powers,
+    rule,
+    short,
+)
 
-#: Layers that a legend names; of more, a colour bar tells the depth.
-NAMED = 8
-#: Lines of a spectrum.
-LINES = 16
-#: Values below this share of the largest of all are drawn at it.
-FLOOR = 1e-7
+#: Steps and values of one spectrum that are drawn, layers whose spectra are.
+STEPS, VALUES, SPECTRA = 150, 12, 100
 
-_INK, _GREY = "#333333", "#8A929C"
-#: From the first layer to the last, and never so light that a line is lost on white.
-_DEPTH: Colormap = LinearSegmentedColormap.from_list("depth", ["#0B2545", "#0072B2", "#009E73", "#E69F00", "#D55E00"])
+_MAP = (
+    "Every column is a snapshot, every row a layer, the inputs at the top. A bottleneck forms where the dimensions of "
+    "the layers in the middle fall to one common number and stay there.",
+    "Empty fields: no clear drop in the spectrum at that step, or nothing was computed.",
+)
+_WHOLE = (
+    "The size of all parameters together. With weight decay it falls once the task is fitted; in a deep network ‖θ‖² "
+    "divided by the number of layers then tends to the rank.",
+)
+_COST = ("How well the targets are fitted: mean over samples, sum over outputs; or cross-entropy.",)
+_VALUES = (
+    "The largest singular values of one layer's representation. Values that grow one after the other and stay apart "
+    "from the rest are the directions it comes to use.",
+)
 
 
-def draw_history(content: dict[str, Any], figure: Figure | None = None, *, layer: str | None = None) -> Figure:
-    """Draw a History: dimensions of the representations, the spectra of one layer, and norms, over the steps.
+def few(snapshots: Sequence[Any]) -> list[Any]:
+    """At most as many as a figure has room for, evenly spaced, the first and the last among them."""
+    count = min(len(snapshots), STEPS)
+    return [snapshots[round(i * (len(snapshots) - 1) / max(count - 1, 1))] for i in range(count)]
 
-    Parameters
-    ----------
-    content : dict
-        From ``History.to_dict()``.
-    figure : Figure, optional
-        An empty one to draw on; by default a new one.
-    layer : str, optional
-        Whose spectra; by default the one whose representation has the lowest rank at the end.
 
-    Returns
-    -------
-    Figure
-    """
-    if figure is None:
-        figure = new_figure(15.0, 8.6)
-    headline(figure, readable(content["sentence"], 4000), _INK, size=14, per_inch=7.6)
-    snapshots = content["snapshots"]
-    names = list(dict.fromkeys(one["name"] for snapshot in snapshots for one in snapshot["layers"]))
+def _measures(layer: Any) -> dict[str, float]:
+    """What the map can show of one layer at one step; NaN where it is not known."""
+    inside = None if layer is None else layer.representation
+    parts = () if layer is None else layer.weights
+    ranks = [part.rank for part in parts if part.rank is not None]
+    return {
+        "dimensions of the representation": math.nan if inside is None or inside.rank is None else float(inside.rank),
+        "participation ratio": math.nan if inside is None else inside.participation_ratio,
+        "rank of the weights": float(min(ranks)) if ranks and len(ranks) == len(parts) else math.nan,
+        "squared norm of the weights": sum(part.norm_squared for part in parts) if parts else math.nan,
+        "stable rank of the weights": min((part.stable_rank for part in parts if len(part.values)), default=math.nan),
+    }
+
+
+def by_layer(history: Any, some: list[Any], thinned: list[str]) -> list[Figure]:
+    """A map of every layer over the steps; ``some`` are the snapshots to draw, ``thinned`` says that there are more."""
+    names = history.layers[:LAYERS]
     if not names:
-        axes = figure.subplots()
-        axes.set_axis_off()
-        axes.text(0.5, 0.5, "no layer was measured", ha="center", va="center", fontsize=13, color=_GREY)
-        return figure
-    steps = [snapshot["step"] for snapshot in snapshots]
-    tables = [{one["name"]: one for one in snapshot["layers"]} for snapshot in snapshots]
-    chosen = _narrowest(tables, names) if layer is None else layer
-    panels = figure.subplots(2, 2)
-    _ranks(panels[0, 0], steps, tables, names)
-    _norms(panels[0, 1], steps, tables, names, snapshots)
-    for axes, what, told in (
-        (panels[1, 0], "representation", "representation"),
-        (panels[1, 1], "weights", "weights"),
-    ):
-        _spectrum(axes, steps, [_spectrum_of(table.get(chosen), what) for table in tables])
-        dress(axes, title=" ", x="step", y="$s_i$")
-        told = f"Singular values of the {told} of layer {readable(chosen or '(itself)')}"
-        axes.set_title(told, loc="left", fontsize=12, color=_INK, pad=10, parse_math=False)
-    spoiled = [snapshot["step"] for snapshot in snapshots if snapshot["state"] != "measured"]
-    for axes in panels.flat:
-        for step in spoiled:
-            axes.axvline(step, color=PALETTE["vermilion"], linewidth=1.0, linestyle=":", zorder=1)
-        axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
-    if len(names) > NAMED:
-        shades = ScalarMappable(Normalize(1, len(names)), _DEPTH)
-        bar = figure.colorbar(shades, ax=panels[0, :], pad=0.01, aspect=28)
-        bar.set_label("layer, from the input", fontsize=10.5, color=_INK)
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    return figure
+        return []
+    cells = []
+    for one in some:
+        layers = {layer.name: layer for layer in one.layers}
+        cells.append([_measures(layers.get(name)) for name in names])
+    menu = {key: np.array([[cell[key] for cell in row] for row in cells]).T for key in cells[0][0]}
+    rows = list(range(len(names)))
+    labels = [label(name or "(output)", WHOLE) for name in names]
+    options = [(key, {"data.0.z": short(values)}) for key, values in menu.items() if np.isfinite(values).any()]
+    if not options:
+        return []
+    heat = {
+        "type": "heatmap",
+        "x": [one.step for one in some],
+        "y": rows,
+        "z": [],
+        "text": [[name] * len(some) for name in labels],
+        "hovertemplate": "%{text}, step %{x}: %{z:.4g}",
+        "colorscale": SHADES,
+        "colorbar": "",
+    }
+    every = max(1, -(-len(names) // 24))
+    marks = {"tickvals": rows[::every], "ticktext": [label(name or "(output)", 18) for name in names[::every]]}
+    up = axis(**marks, autorange="reversed", showgrid=False)
+    chart = layout(axis("step", showgrid=False), up)
+    reading = [*_MAP, *thinned]
+    if len(history.layers) > LAYERS:
+        reading.append(f"Only the first {LAYERS} of {len(history.layers)} layers are drawn.")
+    told, height = "A map of every layer over the steps.", 170 + 26 * min(len(names), 18)
+    return [Figure("ranks", "Every layer", [heat], chart, reading, told, height, choices=[Choice("show", options)])]
 
 
-def _colour(index: int, count: int) -> Any:
-    return _DEPTH(index / max(count - 1, 1))
-
-
-def _spectrum_of(layer: dict[str, Any] | None, what: str) -> dict[str, Any] | None:
-    if layer is None:
-        return None
-    if what == "representation":
-        return layer["representation"]
-    return layer["weights"][0] if layer["weights"] else None
-
-
-def _series(tables: list[dict[str, Any]], name: str, what: str, key: str) -> np.ndarray:
-    """One number of one layer over the steps, NaN where there is none."""
-    spectra = [_spectrum_of(table.get(name), what) for table in tables]
-    values = [None if spectrum is None else spectrum[key] for spectrum in spectra]
-    return np.array([math.nan if value is None else float(value) for value in values])
-
-
-def _narrowest(tables: list[dict[str, Any]], names: list[str]) -> str:
-    """The layer of the lowest rank at the last step where it has one; of several, the middle one."""
-    last = {}
-    for name in names:
-        ranks = _series(tables, name, "representation", "rank")
-        last[name] = next((rank for rank in ranks[::-1] if math.isfinite(rank)), math.inf)
-    lowest = [name for name in names if last[name] == min(last.values())]
-    return lowest[len(lowest) // 2]
-
-
-def _ranks(axes: Axes, steps: list[int], tables: list[dict[str, Any]], names: list[str]) -> None:
-    axes.set_yscale("symlog", linthresh=1.0, linscale=0.5)
-    highest = 1.0
-    for index, name in enumerate(names):
-        ranks = _series(tables, name, "representation", "rank")
-        if not np.isfinite(ranks).any():
+def of_the_whole(some: list[Any], thinned: list[str]) -> list[Figure]:
+    """‖θ‖² and the cost, where there is one."""
+    steps = [one.step for one in some]
+    found: list[Figure] = []
+    curves = {
+        "norms": ("Squared norm of all parameters", "‖θ‖²", [one.norm_squared for one in some], _WHOLE),
+        "cost": ("Cost", "cost", [one.cost for one in some], _COST),
+    }
+    for key, (title, name, values, reading) in curves.items():
+        if not np.isfinite(values).any():
             continue
-        highest = max(highest, float(np.nanmax(ranks)))
-        # Equal counts of several layers lie beside one another, not over one another.
-        shift = 1.0 + 0.05 * (index / max(len(names) - 1, 1) - 0.5)
-        style = {"color": _colour(index, len(names)), "markersize": 4, "linewidth": 1.6}
-        axes.plot(steps, ranks * shift, "o-", label=readable(name or "(itself)"), **style)
-    ticks = [t for t in (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000) if t <= 1.6 * highest]
-    axes.set_ylim(0, 1.6 * highest)
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    dress(axes, title="Dimensions of the representations (gaps: unclear)", x="step", y="count")
-    if len(names) <= NAMED and axes.get_legend_handles_labels()[1]:
-        _legend(axes)
+        hover = f"step %{{x}}: {name} = %{{y:.4g}}"
+        data = [lines(steps, short(values), "@blue", size=5, hovertemplate=hover)]
+        chart = layout(axis("step", showgrid=False), axis(name, **_scale(values)), shapes=_spoiled(some))
+        told = f"{title} over the steps."
+        found.append(Figure(key, title, data, chart, [*reading, *_marked(some), *thinned], told, 340))
+    return found
 
 
-def _norms(
-    axes: Axes, steps: list[int], tables: list[dict[str, Any]], names: list[str], snapshots: list[dict[str, Any]]
-) -> None:
-    axes.set_yscale("log")
-    for index, name in enumerate(names):
-        norms = _series(tables, name, "weights", "norm_squared")
-        if (norms > 0).any():
-            shown = np.where(norms > 0, norms, math.nan)
-            label = readable(name or "(itself)")
-            axes.plot(steps, shown, "-", color=_colour(index, len(names)), linewidth=1.6, label=label)
-    for key, label, style in (("norm_squared", "‖θ‖², everything", "-"), ("cost", "cost", "--")):
-        values = [snapshot[key] for snapshot in snapshots]
-        shown = [value if value is not None and value > 0 else math.nan for value in values]
-        if any(map(math.isfinite, shown)):
-            axes.plot(steps, shown, style, color="black", linewidth=2.0, label=label)
-    dress(axes, title="Squared norms of the weights, and the cost", x="step", y="‖W‖²")
-    if axes.get_legend_handles_labels()[1]:
-        _legend(axes, 2 if len(names) > NAMED else None)
+def _scale(values: Sequence[float | None]) -> dict[str, object]:
+    """Powers of ten where the values span more than one of them."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    wide = min(known) > 0 and max(known) > 20 * min(known)
+    return powers(min(known), max(known)) if wide else {}
 
 
-def _legend(axes: Axes, last: int | None = None) -> None:
-    """Beside the panel; only the ``last`` entries where the others are told by a colour bar."""
-    handles, labels = axes.get_legend_handles_labels()
-    if last is not None:
-        kept = [i for i, label in enumerate(labels) if label in ("‖θ‖², everything", "cost")][-last:]
-        handles, labels = [handles[i] for i in kept], [labels[i] for i in kept]
-    told = axes.legend(
-        handles, labels, frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.3
+def _spoiled(some: list[Any]) -> list[dict[str, object]]:
+    return [rule(one.step, "@vermilion", dash="dot") for one in some if not one.whole]
+
+
+def _marked(some: list[Any]) -> list[str]:
+    return ["Dotted lines: snapshots that are not whole."] if _spoiled(some) else []
+
+
+def spectra(history: Any, some: list[Any], thinned: list[str]) -> list[Figure]:
+    """The largest singular values of one layer's representation."""
+    columns, options = [], []
+    for name in history.layers[:SPECTRA]:
+        values = np.full((len(some), VALUES), np.nan)
+        for row, one in zip(values, some):
+            inside = next((layer.representation for layer in one.layers if layer.name == name), None)
+            if inside is not None:
+                top = inside.values[:VALUES].numpy()
+                # Zero has no place among powers of ten.
+                row[: len(top)] = np.where(top > 0, top, np.nan)
+        if np.isfinite(values).any():
+            setting = {f"data.{i}.y": Column(len(columns) + i) for i in range(VALUES)}
+            columns += short(values.T)
+            options.append((plain(name, 60) or "(output)", setting))
+    if not options:
+        return []
+    steps = [one.step for one in some]
+    hover = [f"step %{{x}}, value {i + 1}: %{{y:.3g}}" for i in range(VALUES)]
+    data = [lines(steps, [], "@blue", width=1.6, size=4, hovertemplate=one) for one in hover]
+    chart = layout(
+        axis("step", showgrid=False), axis("singular value", **_scale([value for one in columns for value in one]))
     )
-    for one in told.get_texts():
-        one.set_parse_math(False)
+    reading = [*_VALUES, f"At most {VALUES} values are drawn.", *thinned]
+    if len(history.layers) > SPECTRA:
+        reading.append(f"The menu has the first {SPECTRA} of {len(history.layers)} layers.")
+    choices = [Choice("layer", options, selected=len(options) // 2)]
+    told = "The singular values of one layer over the steps."
+    return [Figure("spectra", "One layer", data, chart, reading, told, 400, columns, choices)]
 
 
-def _spectrum(axes: Axes, steps: list[int], spectra: list[dict[str, Any] | None]) -> None:
-    lists = [[] if spectrum is None else spectrum["values"] for spectrum in spectra]
-    count = min(max(map(len, lists), default=0), LINES)
-    top = max((values[0] for values in lists if values), default=0.0)
-    if not top > 0:
-        axes.text(0.5, 0.5, "none computed", ha="center", va="center", color=_GREY, transform=axes.transAxes)
-        return
-    axes.set_yscale("log")
-    for index in range(count):
-        values = [max(v[index], FLOOR * top) if index < len(v) else math.nan for v in lists]
-        style = {"color": _colour(index, count), "linewidth": 1.5, "markersize": 3}
-        axes.plot(steps, values, "o-" if len(steps) < 40 else "-", **style)
-    lowest = min(max(v, FLOOR * top) for values in lists for v in values[:count])
-    axes.set_ylim(lowest / 2, 2 * top)
+def plot(history: Any, layer: str | None = None, figure: MatplotlibFigure | None = None) -> MatplotlibFigure:
+    """Dimensions of every layer, norm, cost, and the spectra of one layer over the steps, on one sheet.
+
+    ``layer`` is whose spectra; by default the one whose representation has the lowest rank at the end.
+    """
+    some = few(history.snapshots)
+    panels: list[Any] = [(one, None) for one in (*by_layer(history, some, []), *of_the_whole(some, []))]
+    for one in spectra(history, some, []):
+        names = [name for name, _ in one.choices[0].options]
+        wanted = plain(_narrowest(history) if layer is None else layer, 60) or "(output)"
+        at = names.index(wanted) if wanted in names else one.choices[0].selected
+        panels.append((replace(one, title=f"Singular values of the representation of layer {names[at]}"), [at]))
+    return sheet(panels, history.sentence, figure=figure)
+
+
+def _narrowest(history: Any) -> str:
+    """The layer of the lowest rank at the last step where it has one; of several, the middle one."""
+    last = {
+        one.name: one.representation.rank
+        for snapshot in history.snapshots
+        for one in snapshot.layers
+        if one.representation is not None and one.representation.rank is not None
+    }
+    lowest = [name for name, rank in last.items() if rank == min(last.values())]
+    return lowest[len(lowest) // 2] if lowest else ""

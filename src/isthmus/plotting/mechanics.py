@@ -1,19 +1,15 @@
-"""The picture of a mechanics: the path in its plane, the spectra of its weights, energies and residual along it."""
+"""Figures of a Mechanics: the path in its plane, spectra of the weights, energies and residual over the position."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.figure import Figure as MatplotlibFigure
 
-from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, headline, new_figure
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
+from isthmus.plotting.draw import sheet
+from isthmus.plotting.figure import SCALE, Figure, axis, layout, lines, powers, rule, short
 
 #: Singular values of each W that are drawn, and steps up to which each has a mark of its own.
 VALUES, MARKS = 24, 120
@@ -22,51 +18,41 @@ FLOOR = 1e-16
 #: Above this ratio of the largest to the smallest energy their axis is logarithmic.
 WIDE = 30.0
 
-_INK, _GREY, _STEP = "#333333", "#8A929C", "#D5DAE0"
-_STATES = {"conserved": "green", "drifting": "vermilion", "not yet critical": "vermilion", "not applicable": "blue"}
-_ALONG: Colormap = LinearSegmentedColormap.from_list("along", ["#9CCBE6", "#0072B2", "#0B2545"])
-#: Name in :func:`energies` → label, colour and dashes of its line.
+_PATH = (
+    "Each point is the whole data set at one position of the network, drawn in the two directions in which it moves "
+    "most; each segment is one step. It begins, dark, at the inputs and ends, light, at the outputs.",
+    "A network with a bottleneck hurries to the set of narrow representations, moves little there, and hurries to the "
+    "outputs: points crowd in the middle. Equal distances on both axes are equal distances in the network.",
+)
+_SPECTRA = (
+    "Each line is one singular value of the weights W, divided by the effective depth L̃. The grey lines are where "
+    "steps begin and end.",
+    "To keep a representation of rank k as it is takes k singular values at the dashed line, and nothing else: how "
+    "many lines lie near it in the middle is the rank. Higher lines stretch, lower ones let go.",
+)
+_ENERGIES = (
+    "All in the unit of a rank. −(2/L̃)𝓗 is constant along a solution, and nears the rank from below as L̃ grows. The "
+    "cost of identity is what it takes to rebuild the representation where it stands: about the rank inside a "
+    "bottleneck, more outside.",
+    "Kinetic energy is what moving costs. The dashed line is 𝓗 from potential and kinetic energy alone, stabilised by "
+    "γ; where it leaves −(2/L̃)𝓗, γ matters, or the network is not at a solution.",
+)
+_RESIDUAL = (
+    "How far every step is from what minimises cost + ridge: W = L̃Bσ(A)ᵀ, with B the momenta. It is the gradient of "
+    "the loss, relative to that of the ridge.",
+    "Above the dashed line the network is not at a solution there, and energies mean little: train on. What is below "
+    "10⁻¹⁶ is drawn at it.",
+)
+#: Name in :func:`energies` → name in the legend, colour, dashes.
 _LINES = {
-    "hamiltonian": (r"$-\frac{2}{\tilde{L}}\,\mathcal{H}$", PALETTE["blue"], "-"),
-    "stable": (r"$-\frac{2}{\tilde{L}}\,\mathcal{H}_\gamma$", PALETTE["sky"], "--"),
-    "identity_cost": (r"cost of identity $\|A\|^2_{K+\gamma}$", PALETTE["orange"], "-"),
-    "kinetic": (r"$\frac{2}{\tilde{L}}\,$kinetic", PALETTE["green"], "-."),
+    "hamiltonian": ("−(2/L̃)𝓗", "@blue", "solid"),
+    "stable": ("−(2/L̃)𝓗 of γ", "@sky", "dash"),
+    "identity_cost": ("cost of identity", "@orange", "solid"),
+    "kinetic": ("(2/L̃)·kinetic", "@green", "dashdot"),
 }
 
 
-def draw_mechanics(content: dict[str, Any], figure: Figure | None = None) -> Figure:
-    """Draw a Mechanics: its path, the spectra of W_p, energies and residual over p, steps as grey lines.
-
-    Parameters
-    ----------
-    content : dict
-        From ``Mechanics.to_dict()``.
-    figure : Figure, optional
-        An empty one to draw on; by default a new one.
-
-    Returns
-    -------
-    Figure
-    """
-    if figure is None:
-        figure = new_figure(14.0, 9.4)
-    colour = PALETTE[_STATES.get(content["state"], "black")]
-    # The bold font has no script letters.
-    headline(figure, readable(content["sentence"].replace("𝓗", "H"), 4000), colour)
-    if content["arrays"] is None:
-        return figure
-    arrays = {name: np.asarray(values, dtype=np.float64) for name, values in content["arrays"].items()}
-    depth = float(content["effective_depth"])
-    grid = figure.add_gridspec(2, 2)
-    axes = [figure.add_subplot(grid[i, j]) for i in range(2) for j in range(2)]
-    draw_path(axes[0], arrays["path"])
-    draw_spectra(axes[1], arrays, depth)
-    draw_energies(axes[2], arrays, depth, float(content["rank_estimate"]))
-    _residual(axes[3], arrays, float(content["tolerance"]))
-    return figure
-
-
-def energies(arrays: dict[str, Array], effective_depth: float) -> dict[str, Array]:
+def energies(arrays: dict[str, Any], effective_depth: float) -> dict[str, Any]:
     """Energies in the unit of a rank, each (L,): −(2/L̃)𝓗, −(2/L̃)𝓗_γ, ‖A‖²_{K+γI} and (2/L̃)·kinetic."""
     unit = 2.0 / effective_depth
     # A representation that nothing rebuilds has infinite energies, whose sum is no number.
@@ -79,86 +65,120 @@ def energies(arrays: dict[str, Array], effective_depth: float) -> dict[str, Arra
         }
 
 
-def draw_path(axes: Axes, path: Array, *, colour: str | None = None, label: str = "") -> None:
-    """The points A_p in their plane, from light (inputs) to dark (outputs); each step is one segment.
-
-    With ``colour`` the points have that one, so that several paths can share the axes.
-    """
-    axes.plot(path[:, 0], path[:, 1], color=colour or _GREY, linewidth=1.2, zorder=2, label=label)
-    along = np.linspace(0.0, 1.0, len(path))
-    style: dict[str, Any] = {"c": along, "cmap": _ALONG} if colour is None else {"color": colour}
-    size = 42 if len(path) <= MARKS else 12
-    axes.scatter(path[:, 0], path[:, 1], s=size, zorder=3, edgecolors="white", linewidths=0.6, **style)
-    for index, name in ((0, "inputs"), (-1, "outputs")) if colour is None else ():
-        style = {"textcoords": "offset points", "xytext": (7, 7), "fontsize": 10.5, "color": _INK, "zorder": 4}
-        axes.annotate(name, (float(path[index, 0]), float(path[index, 1])), **style)
-    dress(axes, title="The path $A_p$ in its two leading directions", x="first direction", y="second direction")
-    # One unit for both: lengths in the picture are lengths.
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.margins(0.12)
+def figures(found: Any) -> list[Figure]:
+    """The four figures; none where mechanics are not applicable."""
+    a = found.arrays
+    if a is None:
+        return []
+    depth = found.effective_depth
+    along = energies_along(a, depth, found.rank_estimate)
+    return [path(a), spectra(a, depth), along, _residual(a, found.tolerance)]
 
 
-def _steps(axes: Axes, positions: Array) -> None:
-    """A grey line where each step begins and ends."""
-    for p in positions if len(positions) <= MARKS else ():
-        axes.axvline(float(p), color=_STEP, linewidth=0.8, zorder=0)
-    axes.set_xlim(0.0, float(positions[-1]))
+def path(a: Any) -> Figure:
+    """The representations in their two leading directions, from the inputs to the outputs."""
+    count = len(a.path)
+    marker = {"color": short(a.positions), "colorscale": SCALE, "cmin": 0.0, "cmax": float(a.positions[-1])}
+    marker |= {"size": 10 if count <= MARKS else 5, "line": {"width": 1, "color": "@paper"}}
+    line = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": short(a.path[:, 0]),
+        "y": short(a.path[:, 1]),
+        "line": {"color": "@faint", "width": 1.5},
+        "marker": marker,
+        "text": [f"after step {ell}, p = {p:.3g}" if ell else "inputs, p = 0" for ell, p in enumerate(a.positions)],
+        "hovertemplate": "%{text}",
+    }
+    # One unit for both directions: lengths in the picture are lengths.
+    up = axis("second direction", scaleanchor="x")
+    chart = layout(axis("first direction"), up)
+    told = f"The path of {count} representations in their two leading directions."
+    return Figure("mechanics-path", "The path in its two leading directions", [line], chart, _PATH, told, 460)
 
 
-def draw_spectra(axes: Axes, arrays: dict[str, Array], depth: float) -> None:
+def spectra(a: Any, effective_depth: float) -> Figure:
     """Singular values of W_p/L̃ along the path, steps as grey lines."""
-    values, p = arrays["weight_spectra"][:, :VALUES] / depth, arrays["positions"]
+    values = a.weight_spectra[:, :VALUES] / effective_depth
+    # Every W holds for its whole step: the last value is drawn to the end.
+    values = np.vstack([values, values[-1:]])
+    data = []
     for index in reversed(range(values.shape[1])):
-        shade = PALETTE["blue"] if index < 8 else _GREY
-        # Every W holds for its whole step.
-        axes.stairs(values[:, index], p, color=shade, linewidth=1.5, alpha=max(0.25, 1.0 - 0.08 * index), baseline=None)
-    axes.axhline(1.0, color=PALETTE["green"], linewidth=1.3, linestyle="--", zorder=1)
-    _steps(axes, p)
-    dress(axes, title=r"Singular values of $W_p/\tilde{L}$", x="position $p$", y=r"$s_i(W_p)/\tilde{L}$")
-    axes.grid(False, axis="x")
-    axes.set_ylim(bottom=0.0)
+        hover = f"p = %{{x:.3g}}, value {index + 1}: %{{y:.3g}}"
+        line = {"color": "@blue" if index < 8 else "@faint", "width": 1.8, "shape": "hv"}
+        one = {"type": "scatter", "mode": "lines", "x": short(a.positions), "y": short(values[:, index])}
+        data.append({**one, "line": line, "opacity": max(0.35, 1.0 - 0.06 * index), "hovertemplate": hover})
+    shapes = [*_steps(a), rule(1.0, "@green", along="y")]
+    chart = layout(_across(a), axis("singular value / L̃", rangemode="tozero"), shapes=shapes)
+    missing = a.weight_spectra.shape[1] - VALUES
+    more = (f"Only the {VALUES} largest of {VALUES + missing} are drawn.",) if missing > 0 else ()
+    told = "Singular values of the weights over the position."
+    return Figure("mechanics-spectra", "Singular values of W/L̃", data, chart, (*_SPECTRA, *more), told, 420)
 
 
-def draw_energies(axes: Axes, arrays: dict[str, Array], depth: float, rank: float) -> None:
+def energies_along(a: Any, effective_depth: float, middle: float = math.nan) -> Figure:
     """Hamiltonian, cost of identity and kinetic energy along the path, in the unit of a rank."""
-    p = arrays["positions"]
-    found = energies(arrays, depth)
-    shown = np.concatenate([found[name] for name in ("hamiltonian", "identity_cost")])
-    shown = shown[np.isfinite(shown)]
-    log = len(shown) > 0 and shown.min() > 0 and shown.max() > WIDE * shown.min()
-    if log:
-        axes.set_yscale("log")
-        low = 0.3 * min(1.0, float(shown.min()))
-        axes.set_ylim(low, 2.0 * float(shown.max()))
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    for name, (label, colour, dashes) in _LINES.items():
-        values = np.where(np.isfinite(found[name]), found[name], np.nan)
-        style = {"linewidth": 1.9, "marker": "o" if len(values) <= 40 else "", "markersize": 3.4}
-        axes.plot(p[:-1], values, dashes, color=colour, label=label, zorder=3, **style)
-    if np.isfinite(rank):
-        axes.axhline(rank, color=_GREY, linewidth=1.0, linestyle=":", zorder=1)
-    _steps(axes, p)
-    dress(axes, title="Energies, in the unit of a rank", x="position $p$")
-    axes.grid(False, axis="x")
-    axes.legend(frameon=False, fontsize=10, ncols=2, loc="best", handlelength=2.6)
+    arrays = {name: getattr(a, name) for name in ("hamiltonian", "kinetic", "potential", "identity_cost")}
+    data = []
+    for name, values in energies(arrays, effective_depth).items():
+        label, colour, dash = _LINES[name]
+        hover = f"p = %{{x:.3g}}, {label}: %{{y:.4g}}"
+        one = lines(short(a.positions[:-1]), short(values), colour, size=5, name=label, hovertemplate=hover)
+        mode = "lines+markers" if len(values) <= 60 else "lines"
+        data.append({**one, "mode": mode, "line": {"color": colour, "width": 2, "dash": dash}})
+    shapes = _steps(a) + ([rule(middle, "@muted", along="y", dash="dot")] if math.isfinite(middle) else [])
+    seen = np.concatenate([-arrays["hamiltonian"], arrays["identity_cost"]])
+    seen = seen[np.isfinite(seen)]
+    up = axis("in the unit of a rank")
+    if len(seen) and seen.min() > 0 and seen.max() > WIDE * seen.min():
+        up |= {"type": "log"}
+    chart = layout(_across(a), up, shapes=shapes, showlegend=True)
+    reading = [*_ENERGIES]
+    if math.isfinite(middle):
+        reading.append(f"The dotted line is the median of −(2/L̃)𝓗, {middle:.3g}.")
+    told = "Hamiltonian, cost of identity and kinetic energy over the position."
+    return Figure("mechanics-energies", "Energies along the path", data, chart, reading, told, 440)
 
 
-def _residual(axes: Axes, arrays: dict[str, Array], tolerance: float) -> None:
-    p, residual = arrays["positions"], arrays["residual"]
-    values = np.where(np.isfinite(residual), np.maximum(residual, FLOOR), np.nan)
-    axes.set_yscale("log")
-    axes.stairs(values, p, color=PALETTE["vermilion"], linewidth=1.9, baseline=None, zorder=3)
+def _residual(a: Any, tolerance: float) -> Figure:
+    values = np.append(a.residual, a.residual[-1:])
+    values = np.where(np.isfinite(values), np.maximum(values, FLOOR), np.nan)
     known = values[np.isfinite(values)]
-    ends = [*known, tolerance] if tolerance > 0 else list(known)
-    if ends:
-        axes.set_ylim(min(ends) / 5.0, max(ends) * 5.0)
-    if tolerance > 0:
-        axes.axhline(tolerance, color=PALETTE["green"], linewidth=1.3, linestyle="--", zorder=1)
-        style = {"fontsize": 9.5, "color": PALETTE["green"], "transform": axes.get_yaxis_transform(), "ha": "right"}
-        axes.text(0.99, tolerance * 1.15, "critical below", va="bottom", **style)
-    _steps(axes, p)
-    title = r"Is it critical? $\|W-\tilde{L}B\sigma(A)^{T}\|\,/\,\|W\|$"
-    dress(axes, title=title, x="position $p$", y="relative residual")
-    axes.grid(False, axis="x")
+    ends = [*known, *([tolerance] if tolerance > 0 else [])] or [1.0]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": short(a.positions),
+            "y": short(values),
+            "line": {"color": "@vermilion", "width": 2, "shape": "hv"},
+            "hovertemplate": "p = %{x:.3g}: %{y:.3g}",
+        }
+    ]
+    marks = powers(min(ends), max(ends))
+    if len(marks["tickvals"]) > 9:
+        every = -(-len(marks["tickvals"]) // 9)
+        marks |= {key: marks[key][::every] for key in ("tickvals", "ticktext")}
+    up = axis("relative residual", **marks, range=[math.log10(min(ends)) - 0.6, math.log10(max(ends)) + 0.6])
+    shapes = _steps(a) + ([rule(tolerance, "@green", along="y")] if tolerance > 0 else [])
+    told = "The residual of criticality over the position."
+    title = "Is it a solution? ‖W − L̃Bσ(A)ᵀ‖/‖W‖"
+    return Figure("mechanics-residual", title, data, layout(_across(a), up, shapes=shapes), _RESIDUAL, told, 360)
+
+
+def _across(a: Any) -> dict[str, Any]:
+    return axis("position p", range=[0.0, float(a.positions[-1])], showgrid=False)
+
+
+def _steps(a: Any) -> list[dict[str, Any]]:
+    """A grey line where each step begins and ends; of many steps none."""
+    if len(a.positions) > MARKS:
+        return []
+    return [rule(float(p), "@line", dash="solid") for p in a.positions]
+
+
+def plot(found: Any, figure: MatplotlibFigure | None = None) -> MatplotlibFigure:
+    """All of them on one sheet."""
+    # The bold font has no script letters.
+    sentence = found.sentence.replace("𝓗", "H")
+    return sheet([(one, None) for one in figures(found)], sentence, found.state, figure=figure)

@@ -1,4 +1,4 @@
-"""The picture of a sweep: rank over two parameters, ‖θ‖² against depth with affine pieces, loss against a number."""
+"""Pictures of a sweep: rank over two parameters, ‖θ‖² against depth with affine pieces, loss against a number."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from isthmus._atomic import shown
 from isthmus._checks import check_choice, fail
+from isthmus._html import plain
+from isthmus.plotting.draw import draw
+from isthmus.plotting.figure import Choice, Figure, axis, label, layout, powers, short
 from isthmus.plotting.names import readable
 from isthmus.plotting.style import PALETTE, dress, headline, new_figure
-from isthmus.plotting.sweeps_cells import Gathered, Setting, gather
-from isthmus.plotting.sweeps_curves import curves, pieces
+from isthmus.plotting.sweeps_cells import Gathered, Setting, Swept, gather
+from isthmus.plotting.sweeps_curves import Curve, Piece, curves, pieces
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: Colours of the ranks 0, 1, 2, …; all above the last share its colour.
 RANKS = ("black", "purple", "blue", "green", "orange", "vermilion", "sky", "yellow")
-#: Marks along an axis, curves in one panel, cells that carry their rank as a number.
-MARKS, LINES, WRITTEN = 24, 8, 600
+#: Marks along an axis, cells that carry their rank as a number.
+MARKS, WRITTEN = 24, 600
 #: The parameters that make an axis of their own where they are swept.
 DEPTHS, WIDTHS = ("depth", "depths"), ("width", "widths")
 
 _INK, _GREY = "#333333", "#8A929C"
-_DOTS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def draw_sweep(
     frame: pd.DataFrame,
     names: Sequence[str],
     estimate: Callable[[Any, Any], Any] | None = None,
-    figure: Figure | None = None,
+    figure: MatplotlibFigure | None = None,
     *,
     title: str = "",
     x: str | None = None,
     y: str | None = None,
     where: Mapping[str, Any] | None = None,
-) -> Figure:
+) -> MatplotlibFigure:
     """Draw a sweep: a phase diagram of the rank; beside it ‖θ‖² against depth and the loss, where there are such.
 
     Parameters
@@ -71,17 +71,22 @@ def draw_sweep(
     """
     found = gather(frame, names)
     across, up = axes_of(found, x, y)
-    depth = next((name for name in DEPTHS if name in found.numeric() and found.numbers.get("norm")), None)
-    number = loss_axis(found)
-    count = 1 + (depth is not None) + (number is not None)
+    known, lost = families(found, estimate), losses(found)[:1]
+    count = 1 + bool(known) + len(lost)
     figure = figure or new_figure(5.6 * count + 0.8, 5.4)
     headline(figure, readable(title or "A sweep", 400), _INK, size=13, per_inch=9.0)
     panels = iter(figure.subplots(1, count, squeeze=False)[0])
     draw_phase(next(panels), found, across, up, where)
-    if depth is not None:
-        draw_norms(next(panels), found, depth, estimate, where)
-    if number is not None:
-        draw_losses(next(panels), found, *number)
+    if known:
+        depth = next(name for name in DEPTHS if name in found.numeric())
+        at = held(found, [depth], where)
+        draw(
+            next(panels),
+            norms(found, known, at),
+            title=f"‖θ‖² against {depth}{f' at {found.where(at)}' if found.where(at) else ''}",
+        )
+    for one in lost:
+        draw(next(panels), one)
     return figure
 
 
@@ -94,13 +99,6 @@ def axes_of(found: Gathered, x: str | None = None, y: str | None = None) -> tupl
     left = [name for name in sorted(names, key=lambda name: name not in DEPTHS) if name not in (x, y)]
     x = x if x is not None else left.pop(0) if left else None
     return x, y if y is not None else left.pop(0) if left else None
-
-
-def loss_axis(found: Gathered) -> tuple[str, str] | None:
-    """A swept number and the column of losses to draw against it; width first, if it was swept."""
-    column = next((c for c in ("loss", "cost") if any(map(math.isfinite, found.numbers.get(c, {}).values()))), None)
-    names = sorted(found.numeric(), key=lambda name: (name not in WIDTHS, name not in DEPTHS))
-    return (names[0], column) if names and column else None
 
 
 def colour_of(rank: int) -> str:
@@ -152,7 +150,10 @@ def draw_phase(
     axes.set_xlim(-0.5, max(sizes[0], 1) - 0.5)
     axes.set_ylim(-0.5, max(sizes[1], 1) - 0.5)
     told = readable(found.where(at), 60) if any(i >= 0 for i in at) else ""
-    _dressed(axes, f"Rank{f' at {told}' if told else ''}", _axis_name(found, x), _axis_name(found, y))
+    dress(axes)
+    axes.set_title(f"Rank{f' at {told}' if told else ''}", loc="left", fontsize=12, pad=10, parse_math=False)
+    axes.set_xlabel(_axis_name(found, x), parse_math=False)
+    axes.set_ylabel(_axis_name(found, y), parse_math=False)
     axes.grid(False)
     if sum(len(label.get_text()) for label in axes.get_xticklabels()) > 44:
         axes.tick_params(axis="x", labelrotation=60)
@@ -201,74 +202,143 @@ def _phase_legend(axes: Axes, ranks: Sequence[int], members: Sequence[Setting]) 
         axes.legend(handles=handles, frameon=False, fontsize=9, ncols=3, title="rank", alignment="left", **place)
 
 
-def draw_norms(
-    axes: Axes,
-    found: Gathered,
-    name: str,
-    estimate: Callable[[Any, Any], Any] | None = None,
-    where: Mapping[str, Any] | None = None,
-) -> None:
+#: Colours of the ranks, as in the cells.
+COLOURS = tuple("@muted" if name == "black" else f"@{name}" for name in RANKS)
+#: Settings in a menu, rows of fitted numbers, curves side by side, swept numbers with a figure of their own.
+MENU, COSTS, LINES, NUMBERS = 200, 200, 8, 4
+_PAINTS = ("@blue", "@vermilion", "@green", "@orange", "@purple", "@sky", "@muted", "@ink")
+_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
+
+_NORMS = (
+    "Each point is one network, in the colour of its rank; hollow ones had not converged. Networks of one function "
+    "have ‖θ‖² ≈ L·R0 + R1: a straight line whose slope R0 is the rank.",
+    "The slopes in the legend are fitted to all networks of a rank, with a 95 % interval. From random starts these may "
+    "be several functions of one rank: then the line is dashed (“not affine”), or the interval is wide.",
+    "“Too few depths” means fewer than three: nothing is fitted.",
+)
+_LOSS = (
+    "Medians over the seeds; the bars reach from the least to the greatest. Runs that are not done are left out.",
+    "A level that begins at some value says that more of this parameter does not help there.",
+)
+
+
+def families(found: Gathered, estimate: Callable[[Any, Any], Any] | None) -> list[tuple[tuple[int, ...], list[Piece]]]:
+    """Networks by rank against depth, for every place of the other parameters; empty where there are none."""
+    depth = next((name for name in DEPTHS if name in found.numeric()), None)
+    if depth is None or not any(map(math.isfinite, found.numbers.get("norm", {}).values())):
+        return []
+    return pieces(found, depth, estimate or _nothing, MENU)
+
+
+def norms(
+    found: Gathered, known: list[tuple[tuple[int, ...], list[Piece]]], at: tuple[int, ...] | None = None
+) -> Figure:
     """‖θ‖² against depth in the colours of the rank, and ‖θ‖² = L·R0 + R1 (+ R2/L) fitted to each rank.
 
     Hollow points had not converged. A fit that is no one function is dashed, and the legend says so.
     """
-    at = held(found, [name], where)
-    here = dict(pieces(found, name, estimate or _nothing)).get(at, [])
-    for piece in here:
-        colour = colour_of(piece.rank)
-        for settled, fill in ((True, colour), (False, "white")):
-            mine = piece.converged == settled
-            axes.plot(piece.depths[mine], piece.norms[mine], "o", color=colour, markerfacecolor=fill, markersize=6)
-        dashes = "-"
+    depth = next(name for name in DEPTHS if name in found.numeric())
+    options = [(plain(found.where(place), 60) or "all", {"data": _family(parts)}) for place, parts in known]
+    places = [place for place, _ in known]
+    first = places.index(at) if at in places else len(options) // 2
+    across = axis(label(depth), showgrid=False, integer=True)
+    chart = layout(across, axis("‖θ‖²", rangemode="tozero"), showlegend=True)
+    reading: list[str] = [*_NORMS]
+    if (left := len(found.along(depth)) - MENU) > 0:
+        reading.append(f"The menu has the first {MENU} settings of the other parameters; {left} more are left out.")
+    choices = [Choice("at", options, first)] if len(options) > 1 else []
+    told = "Squared parameter norm against depth, by rank."
+    title = "Squared parameter norm against depth"
+    return Figure("norms", title, options[first][1]["data"], chart, reading, told, 480, choices=choices)
+
+
+def _family(parts: list[Piece]) -> list[dict[str, Any]]:
+    """Points of each rank, then the lines."""
+    data = []
+    for piece in parts:
+        colour = COLOURS[min(piece.rank, len(COLOURS) - 1)]
+        solid = piece.fit is None or piece.fit.state == "computed"
         if piece.drawn:
-            dashes = "-" if piece.fit.state == "computed" else "--"
-            axes.plot(*piece.line(), dashes, color=colour, linewidth=1.4, alpha=0.85)
-        axes.plot([], [], f"o{dashes if piece.drawn else ''}", color=colour, label=piece.told)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(0.0, 1.15 * max([float(piece.norms.max()) for piece in here] + [1e-9]))
-    told = readable(found.where(at), 60)
-    _dressed(axes, f"Parameter norm{f' at {told}' if told else ''}", name, "", formula=r"$\|\theta\|^2$")
-    if here:
-        axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0.0, -0.2))
+            L, values = piece.line(12)
+            line = {"color": colour, "width": 1.8, "dash": "solid" if solid else "dash"}
+            shape = {"type": "scatter", "mode": "lines", "x": short(L), "y": short(values), "line": line}
+            data.append(shape | {"hoverinfo": "skip", "showlegend": False, "legendgroup": f"rank {piece.rank}"})
+        fill = [colour if settled else "@paper" for settled in piece.converged]
+        marker = {"size": 9, "color": fill, "line": {"color": colour, "width": 2}}
+        points = {"type": "scatter", "mode": "markers", "x": short(piece.depths), "y": short(piece.norms)}
+        points |= {"marker": marker, "name": piece.told, "legendgroup": f"rank {piece.rank}"}
+        data.append(points | {"hovertemplate": f"rank {piece.rank}, L = %{{x}}: ‖θ‖² = %{{y:.4g}}"})
+    return data
 
 
-def draw_losses(axes: Axes, found: Gathered, name: str, column: str = "loss") -> None:
-    """Median over seeds against a swept number; the bars reach from the least to the greatest."""
-    lines = list(curves(found, name, column))
-    shown = [lines[i] for i in np.linspace(0, len(lines) - 1, min(len(lines), LINES)).astype(int)]
-    positive = all((curve.low > 0).all() for curve in shown)
-    axes.set_yscale("log" if positive and shown else "linear")
-    axes.set_xscale("log" if found.swept[found.place(name)].logarithmic else "linear")
-    paints = [value for key, value in PALETTE.items() if key != "yellow"]
-    paints = paints[5:] + paints[:5]
-    for index, curve in enumerate(shown):
-        bars = np.stack([curve.middle - curve.low, curve.high - curve.middle])
-        style = {"color": paints[index % len(paints)], "marker": _DOTS[index], "markersize": 5, "linewidth": 1.5}
-        axes.errorbar(curve.x, curve.middle, bars, capsize=2, label=readable(found.where(curve.at), 40), **style)
-    more = f" ({len(shown)} of {len(lines)} curves)" if len(shown) < len(lines) else ""
-    _dressed(axes, f"{column.capitalize()}, range over seeds{more}", _axis_name(found, name), column)
-    if axes.get_xscale() == "linear" and all(isinstance(v, int) for v in found.swept[found.place(name)].values):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if axes.get_yscale() == "log":
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    if len(shown) > 1:
-        place = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.2)}
-        for text in axes.legend(frameon=False, fontsize=9, ncols=2, **place).get_texts():
-            text.set_parse_math(False)
+def losses(found: Gathered) -> list[Figure]:
+    """The loss against each swept number, widths first; a menu where there are many curves."""
+    column = next((c for c in ("loss", "cost") if any(map(math.isfinite, found.numbers.get(c, {}).values()))), None)
+    if column is None:
+        return []
+    names = sorted(found.numeric(), key=lambda name: (name not in WIDTHS, name not in DEPTHS))[:NUMBERS]
+    figures: list[Figure] = []
+    for index, name in enumerate(names):
+        every = list(curves(found, name, column))
+        if any(len(curve.x) > 1 for curve in every):
+            figures.append(_losses(found, f"{column}-{index}", found.swept[found.place(name)], column, every))
+    return figures
 
 
-def _dressed(axes: Axes, title: str, x: str, y: str, formula: str = "") -> None:
-    """As everywhere; names of people's own are no mathematics, ``formula`` is."""
-    dress(axes, x=readable(x, 40) if x else "", y=formula or (readable(y, 40) if y else ""))
-    axes.xaxis.label.set_parse_math(False)
-    axes.yaxis.label.set_parse_math(bool(formula))
-    axes.set_title(title, loc="left", fontsize=12, color=_INK, pad=10, parse_math=False)
+def _losses(found: Gathered, key: str, across: Swept, column: str, every: list[Curve]) -> Figure:
+    together = len(every) <= LINES
+    options = [(plain(found.where(curve.at), 60) or "all", {"data": [_curve(curve, 0, "")]}) for curve in every[:MENU]]
+    many = together and len(every) > 1
+    data = [_curve(curve, i, label(found.where(curve.at), 40) if many else "") for i, curve in enumerate(every)]
+    ends = min(float(curve.low.min()) for curve in every), max(float(curve.high.max()) for curve in every)
+    up = axis(column, **_scale(*ends))
+    scale: dict[str, Any] = {}
+    if across.logarithmic:
+        scale = {"type": "log", "tickvals": [float(value) for value in across.values], "ticktext": across.labels}
+    chart = layout(axis(label(across.name), showgrid=False, **scale), up) | {"showlegend": many}
+    reading: list[str] = [*_LOSS]
+    if not together and len(every) > MENU:
+        reading.append(f"The menu has the first {MENU} settings of the others; {len(every) - MENU} more are left out.")
+    choices = [] if together else [Choice("at", options, len(options) // 2)]
+    told = f"{column.capitalize()} against a swept parameter, median and range over seeds."
+    title = f"{column.capitalize()} against {plain(across.name, 40)}"
+    shown = data if together else options[len(options) // 2][1]["data"]
+    return Figure(key, title, shown, chart, reading, told, 420, choices=choices)
+
+
+def _scale(low: float, high: float) -> dict[str, Any]:
+    """Powers of ten where numbers span more than one of them, 1-2-5 where they span little more than one."""
+    if not 0 < low < high or high < 8 * low:
+        return {}
+    if high > 300 * low:
+        return powers(low, high)
+    ends = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    marks = [float(f"{step}e{power}") for power in ends for step in (1, 2, 5)]
+    return {"type": "log", "tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
+
+
+def _curve(curve: Curve, index: int, name: str) -> dict[str, Any]:
+    colour = _PAINTS[index % len(_PAINTS)]
+    bars = {"color": colour, "thickness": 1.4, "width": 3}
+    bars |= {"array": short(curve.high - curve.middle), "arrayminus": short(curve.middle - curve.low)}
+    told = f"{name}\n" if name else ""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": short(curve.x),
+        "y": short(curve.middle),
+        "error_y": bars,
+        "name": name,
+        "line": {"color": colour, "width": 2},
+        "marker": {"color": colour, "size": 7, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
+        "hovertemplate": f"{told}%{{x}}: %{{y:.4g}}",
+    }
 
 
 def _axis_name(found: Gathered, name: str | None) -> str:
     if name is None:
         return ""
-    return f"{name} (logarithmic)" if found.swept[found.place(name)].logarithmic else name
+    return readable(f"{name} (logarithmic)" if found.swept[found.place(name)].logarithmic else name, 40)
 
 
 def _nothing(depths: Any, norms: Any) -> None:  # noqa: ARG001 - in place of an estimate

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.random import default_rng
 
-from isthmus._checks import check_integer, check_number, fail
+from isthmus._checks import check_integer, check_number, check_seed, fail
 from isthmus.problems._problem import Array, Problem
 
 
@@ -47,7 +47,7 @@ def with_nuisances(
     irrelevant = check_integer(who, "irrelevant", irrelevant, low=0)
     units = check_number(who, "units", units, low=0.0, high=12.0)
     c = check_number(who, "heavy_tails", heavy_tails, low=0.0, high=3.0)
-    rng = default_rng(check_integer(who, "seed", seed, low=0))
+    rng = default_rng(check_seed(who, seed))
     X, Y, clean_Y = problem.X, problem.Y, problem.clean_Y
     if noise_tails is not None:
         degrees = check_number(who, "noise_tails", noise_tails, low=2.0, low_open=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
-from isthmus._checks import as_matrix, check_integer, check_number, fail
+from isthmus._checks import as_matrix, check_integer, check_number, check_seed, fail
 
 Array = NDArray[np.float64]
 
@@ -160,7 +160,7 @@ class Problem:
                 fraction,
                 "Lower `fraction` or generate more.",
             )
-        chosen = default_rng(check_integer(who, "seed", seed, low=0)).permutation(units)[:held]
+        chosen = default_rng(check_seed(who, seed)).permutation(units)[:held]
         test = np.isin(unit, chosen)
         return self.take(~test), self.take(test)
 
@@ -170,7 +170,7 @@ def streams(who: str, seed: int) -> tuple[Generator, Generator, Generator]:
 
     Apart, so that more samples or another noise level leave the task itself unchanged.
     """
-    function, inputs, noise = SeedSequence(check_integer(who, "seed", seed, low=0)).spawn(3)
+    function, inputs, noise = SeedSequence(check_seed(who, seed)).spawn(3)
     return default_rng(function), default_rng(inputs), default_rng(noise)
 
 

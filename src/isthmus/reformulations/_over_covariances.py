@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from isthmus._checks import as_matrix, check_integer, check_number, fail
+from isthmus._checks import as_matrix, check_integer, check_number, check_seed, fail
 from isthmus._cite import cites
 from isthmus.constructions import constant_identity_path, minimal_network
 from isthmus.measures import KernelNorm, parameter_norms
@@ -399,7 +399,7 @@ def _start(
     who: str, start: FullyConnected | None, X: Tensor, Y: Tensor, depth: int, slope: float, bias: float, seed: int
 ) -> FullyConnected:
     if start is None:
-        source = torch.Generator().manual_seed(check_integer(who, "seed", seed, low=0))
+        source = torch.Generator().manual_seed(check_seed(who, seed))
         dims = [X.shape[1], *[2 * len(X) + 2] * (depth - 1), Y.shape[1]]
         return FullyConnected(dims, slope, bias, dtype=torch.float64, generator=source)
     if (start.depth, start.slope, start.bias) != (depth, slope, bias):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
+from isthmus._checks import as_matrix, check_choice, check_integer, check_number, check_seed, fail
 from isthmus._cite import cites
 from isthmus.measures import KernelNorm
 from isthmus.networks import FullyConnected
@@ -291,7 +291,7 @@ def _start(
     check_number(who, "slope", slope, low=-1.0, high=1.0)
     check_number(who, "bias", bias)
     if start is None:
-        source = torch.Generator().manual_seed(check_integer(who, "seed", seed, low=0))
+        source = torch.Generator().manual_seed(check_seed(who, seed))
         start = FullyConnected(dims, slope, bias, dtype=torch.float64, generator=source)
     if not isinstance(start, nn.Sequential):
         Ws, bs, amount = start.Ws, start.bs if start.bias else (), start.bias

@@ -8,7 +8,7 @@ from typing import Any
 from isthmus._html import number, plain
 from isthmus.compression import Certificate, Compressed
 from isthmus.compression._certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
-from isthmus.report.compression_figures import figures
+from isthmus.plotting.compression import figures
 from isthmus.report.page import Answer, Block, Fact, Notes, Page, Section, Table
 
 #: What each domain of equality means in general.
@@ -54,7 +54,7 @@ def page_of(result: Compressed | Certificate) -> Page:
     """The page of a compression, or of its certificate."""
     found = result.certificate if isinstance(result, Compressed) else result
     sections = [
-        Section("removed", "What went, and what is left", figures(found)),
+        Section("removed", "What went, and what is left", figures(found.to_dict())),
         Section("equality", "Is it the same?", [_evidence(found)], _MEASURED),
         Section("layers", "Layer by layer", _layers(found)),
         Section("untouched", "What was left alone", _untouched(found), _lead(found)),

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import plain
-from isthmus.diagnosis import Diagnosis, LayerDiagnosis, Spectrum
+from isthmus.diagnosis import Diagnosis
 from isthmus.measures import Stability
-from isthmus.report import depth, diagnosis_figures, frequencies, mechanics_page
-from isthmus.report.diagnosis_figures import bypassed, counted, weight_sizes
-from isthmus.report.layers import Layers
+from isthmus.plotting import diagnosis as picture
+from isthmus.plotting.figure import Layers
+from isthmus.report import frequencies, mechanics_page
 from isthmus.report.origin import origin_section
-from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
+from isthmus.report.page import Answer, Block, Fact, Notes, Page, Section, Table
 
 _MEANING = {
     "determined": "The representations show the rank, and weights, width or Jacobian agree.",
@@ -26,25 +23,22 @@ _MEANING = {
     "undetermined": "The evidence contradicts itself or is too weak: the first reason says what is in doubt.",
 }
 _KIND = {"full": "narrower than inputs and outputs", "half": "as wide as the outputs, which force it", None: ""}
-#: Key in a layer's plain data: key, title and lead of its section, title of its first figure.
+#: Key in a layer's plain data: key, title and lead of its section.
 _SPECTRA = {
     "dimensions": (
         "representations",
         "Representations through depth",
         "What each layer puts out for the samples: in how many directions does it vary?",
-        "Singular values of the centred representations",
     ),
     "weights": (
         "weights",
         "Weights through depth",
         "The matrices themselves, whatever the samples; layers with several have a place for each.",
-        "Singular values of the weights",
     ),
     "jacobian": (
         "jacobians",
         "Jacobians through depth",
         "How each layer moves when the inputs move a little: the median over the samples that were looked at.",
-        "Singular values of the Jacobian from the inputs to each layer",
     ),
 }
 _WHOLE = {
@@ -64,11 +58,6 @@ _WHOLE = {
     "output_depth": "effective depth by the outputs",
 }
 _LEAD = "How many directions each layer uses, counted in three ways."
-_LAYERS_TOLD = (
-    "Ranks are counts of values that clearly stand out; “?” is an unclear drop, empty is not computed.",
-    "Bypass is the share of the outputs' variation that survives when the layer is frozen: 0 if all passes through it.",
-    "Negative is the size of the negative outputs, ‖[Z]₋‖²/‖Z‖²: near 0 inside a bottleneck, where ReLUs do nothing.",
-)
 
 
 def page_of(found: Diagnosis, *, document: Mapping[str, Any] | None = None) -> Page:
@@ -110,10 +99,7 @@ def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
     check_choice("report", "verdict", found.verdict, _MEANING)
     if found.rank is not None:
         check_integer("report", "rank", found.rank, low=0, high=10**9)
-    names = [layer.name or "(output)" for layer in found.layers]
-    inside = set(found.isthmus.layers)
-    places = range(1, len(names) + 1)
-    layers = Layers(places, names, [place for place, name in zip(places, names) if name in inside])
+    layers = picture.places(found)
     origin, quantities = content.get("origin"), content["quantities"]
     title = str((origin or {}).get("weights") or found.whole.get("type") or "Diagnosis")
     # A name of ten thousand characters is in the table; here it would be the page.
@@ -123,14 +109,14 @@ def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
             "layers", "Layer by layer" if found.rank is None else "Where the isthmus is", _layers(found, layers), _LEAD
         ),
         Section("agreement", "Agreement", _agreement(found), "Do other ways of counting say the same?"),
-        *(_through(key, found, content["layers"], inside) for key in _SPECTRA),
+        *(_through(key, found, content["layers"]) for key in _SPECTRA),
         frequencies.section(found.layers, layers, found.whole),
         *_mechanics(found),
         Section("network", "The network as a whole", _whole(found, layers, quantities)),
         Section("notes", "How it was done", _notes(found, quantities)),
         origin_section({"data": origin, "parameters": found.settings, "provenance": found.provenance}),
     ]
-    return Page("Diagnosis", title, answer, _facts(found, len(names)), [one for one in sections if one.blocks])
+    return Page("Diagnosis", title, answer, _facts(found, len(found.layers)), [one for one in sections if one.blocks])
 
 
 def _facts(found: Diagnosis, count: int) -> list[Fact]:
@@ -154,92 +140,21 @@ def _facts(found: Diagnosis, count: int) -> list[Fact]:
 def _layers(found: Diagnosis, layers: Layers) -> list[Block]:
     if not found.layers:
         return []
-    rows, done = [], []
-    for place, name, layer in zip(layers.places, layers.names, found.layers):
-        state = Badge("isthmus") if place in layers.shaded else "never called" if layer.order is None else ""
-        ranks = [", ".join(filter(None, (counted(part.spectrum) for part in layer.weights)))]
-        ranks += [counted(layer.dimensions), counted(layer.jacobian)]
-        passes = "" if math.isnan(layer.bypass) else "no" if bypassed(layer) else "yes"
-        last = [passes, layer.bypass, layer.negative_share, *weight_sizes(layer), layer.participation_ratio]
-        rows.append([name, state, layer.kind, layer.units, *ranks, *last])
-        done.append([name, layer.type_name, layer.calls, layer.rows, *_methods(layer)])
-    heads = ["layer", "where", "kind", "units", "rank of W", "dimensions", "rank of J", "all passes", "bypass"]
-    heads += ["negative", "‖W‖", "largest s(W)", "stable rank", "participation ratio"]
-    long = len(rows) > 12
-    how = ["layer", "class", "calls", "rows", "weights", "representation", "Jacobian", "note"]
-    return [
-        diagnosis_figures.counts(found.layers, layers, found.rank),
-        Table("layers", "Every layer", heads, rows, _LAYERS_TOLD, folded=long),
-        Table("methods", "How each layer was looked at", how, done, folded=True),
-    ]
+    return [picture.counts(found.layers, layers, found.rank), *_table(found, "layers"), *_table(found, "methods")]
 
 
-def _methods(layer: LayerDiagnosis) -> list[str]:
-    """How the spectra of weights, representation and Jacobian were obtained, and the note of the layer."""
-    weights = [f"{part.label} {'×'.join(map(str, part.shape))}: {_method(part.spectrum)}" for part in layer.weights]
-    others = [_method(one) for one in (layer.dimensions, layer.jacobian)]
-    return ["; ".join(weights), *others, layer.note]
-
-
-def _method(spectrum: Spectrum | None) -> str:
-    if spectrum is None:
-        return ""
-    return f"{spectrum.method} ({spectrum.note})" if spectrum.note else spectrum.method
+def _table(found: Diagnosis, key: str) -> list[Block]:
+    return [one for one in found.tables() if one.key == key]
 
 
 def _agreement(found: Diagnosis) -> list[Block]:
-    rows = []
-    for index, one in enumerate(found.agreement):
-        # To differ is no fault here: what each counts is beside it.
-        known = index > 0 and one.rank is not None and found.rank is not None
-        judged = "" if not known else Badge("agrees") if one.rank == found.rank else "differs"
-        rows.append([one.name, one.value, judged, one.meaning])
-    if not rows:
-        return []
-    heads = ["way of counting", "says", "beside the rank", "what it counts, and when it differs"]
-    figure = diagnosis_figures.agreement(found.agreement, found.rank)
-    return [*([figure] if figure else []), Table("agreement-numbers", "What each way of counting says", heads, rows)]
+    figure = picture.agreement(found.agreement, found.rank)
+    return [*([figure] if figure else []), *_table(found, "agreement-numbers")]
 
 
-def _through(key: str, found: Diagnosis, content: Sequence[Mapping[str, Any]], inside: set[str]) -> Section:
-    section, title, lead, first = _SPECTRA[key]
-    rows, names, drops, shaded = [], [], [], []
-    for layer, plain_layer in zip(found.layers, content):
-        for name, spectrum in _spectra(key, layer, plain_layer):
-            rows.append(_row(spectrum))
-            names.append(name)
-            reading = spectrum["reading"]
-            drops.append(reading["count"] if reading is not None and reading["status"] == "clear" else None)
-            if (layer.name or "(output)") in inside:
-                shaded.append(len(names))
-    known = np.flatnonzero(np.isfinite(rows).any(axis=0)) if rows else np.zeros(0)
-    if not len(known):
-        return Section(section, title, [])
-    spectra = np.stack(rows)[:, : known[-1] + 1]
-    layers = Layers(range(1, len(names) + 1), names, shaded)
-    return Section(section, title, depth.through(section, first, spectra, layers, found.rank, drops), lead)
-
-
-def _spectra(key: str, layer: LayerDiagnosis, content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Names and plain data of a layer's spectra of one kind."""
-    name = layer.name or "(output)"
-    if key == "weights":
-        alone = len(layer.weights) == 1
-        return [(name if alone else f"{name} · {one['label']}", one["spectrum"]) for one in content["weights"]]
-    if key == "dimensions":
-        key = "representation" if content["whole"] is None else "whole"
-    return [] if content[key] is None else [(name, content[key])]
-
-
-def _row(spectrum: Mapping[str, Any]) -> np.ndarray:
-    """The first values (VALUES,), which JSON has one by one; NaN where there is none."""
-    values = np.asarray(spectrum["values"], dtype=np.float64)
-    if values.ndim != 1:
-        raise ValueError("a spectrum is no list of numbers")
-    check_integer("report", "count", spectrum["count"], low=len(values))
-    row = np.full(depth.VALUES, np.nan)
-    row[: len(values)] = values[: depth.VALUES]
-    return row
+def _through(key: str, found: Diagnosis, content: Sequence[Mapping[str, Any]]) -> Section:
+    section, title, lead = _SPECTRA[key]
+    return Section(section, title, picture.through(key, found, content), lead)
 
 
 def _mechanics(found: Diagnosis) -> list[Section]:
@@ -260,7 +175,7 @@ def _whole(found: Diagnosis, layers: Layers, quantities: Mapping[str, Any]) -> l
     heads = ["number", "value", "what it is", "threshold"][:width]
     table = Table("whole", "Numbers of the whole network", heads, [row[:width] for row in rows])
     deep = "depth" in found.whole
-    figure = diagnosis_figures.sizes(found.layers, layers, found.rank if deep else None)
+    figure = picture.sizes(found.layers, layers, found.rank if deep else None)
     blocks = [*([figure] if figure else []), *([table] if rows else []), *_forces(found.whole.get("forces"))]
     if found.minimum is not None:
         blocks.append(Notes([found.minimum.sentence]))
@@ -321,4 +236,5 @@ def _notes(found: Diagnosis, quantities: Mapping[str, Any]) -> list[Block]:
     ]
     heads = ["number in diagnosis.json", "what it is", "threshold", "since version"]
     definitions = Table("quantities", "What every number is", heads, rows, folded=True)
-    return [*([Notes(found.notes)] if found.notes else []), *([definitions] if rows else [])]
+    notes = [Notes(found.notes)] if found.notes else []
+    return [*notes, *_table(found, "cost"), *([definitions] if rows else [])]

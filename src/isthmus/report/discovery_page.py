@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from isthmus._checks import check_choice, check_integer, fail
 from isthmus._errors import FileFormatError, IsthmusError
+from isthmus._html import number
+from isthmus.diagnosis import Evidence
+from isthmus.diagnosis._ranks import evidence_table
 from isthmus.discovery import Discovery, RankProfile
 from isthmus.discovery._result import VERDICTS
-from isthmus.report import cloud, meaning
+from isthmus.discovery._tables import meaning_table
+from isthmus.plotting import discovery as picture
+from isthmus.plotting.diagnosis import agreement
+from isthmus.plotting.figure import Figure, thinned
 from isthmus.report.origin import origin_section
-from isthmus.report.page import Answer, Badge, Fact, Figure, Notes, Page, Section, Table, thinned
+from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
 from isthmus.report.profile_page import blocks as profile_blocks
 from isthmus.report.samples import Array, check_samples, samples_of, title
 
@@ -26,6 +32,7 @@ _MEANING = {
 }
 _ALONE = "One coordinate less is clearly worse and one more no better; no second search was made."
 _NO_SAMPLES = "Made from the JSON file alone, which holds no samples: give the folder to see the coordinates."
+_MEANS = "What moves each coordinate. A coordinate that answers to one input is that input in other words."
 _PROFILE = "How well can networks do that let only k numbers pass from the inputs to the outputs?"
 _CLOUD = "The variables that were found, at the samples. They are uncorrelated and of unit variance."
 _EVIDENCE = "Other ways of counting, which need not give the rank: each says what it counts."
@@ -49,7 +56,7 @@ def page_of(
     U = found.coordinates[thinned(len(found.coordinates))]
     overview = None
     if found.sensitivity is not None and found.rank > 1:
-        overview = meaning.overview(found.sensitivity.value, found.feature_names)
+        overview = picture.overview(found.sensitivity.value, found.feature_names)
     return _page({**found.to_dict(), **more}, U, columns, overview)
 
 
@@ -76,7 +83,7 @@ def _page(content: Mapping[str, Any], U: Array | None, columns: dict[str, Array]
     if profile is not None:
         sections.append(Section("rank", "Rank profile", profile_blocks(profile, walks, rank, verdict), _PROFILE))
     sections.append(_coordinates(rank, U, columns))
-    sections.append(meaning.section(content["coordinates"], overview))
+    sections.append(_meaning(content["coordinates"], overview, 1 + len(walks)))
     sections.append(_truth(rank, content.get("truth"), columns))
     sections.append(Section("evidence", "Other evidence", _evidence(rank, content["evidence"]), _EVIDENCE))
     if content["notes"]:
@@ -100,7 +107,7 @@ def _facts(content: Mapping[str, Any], profile: RankProfile | None, walks: list[
     facts = [Fact("variables" if content["rank"] != 1 else "variable", str(content["rank"]), guess)]
     if error is not None and math.isfinite(error):
         unit = "variance" if profile is None else profile.unit
-        facts.append(Fact(f"of the {unit} missed", f"{100 * error:.2g} %", "on samples held out"))
+        facts.append(Fact("held-out error", number(error), f"share of the {unit}"))
     classes = profile is not None and profile.loss_kind == "cross_entropy"
     counts = f"{len(content['inputs'])} → {len(content['outputs'])}"
     facts.append(Fact("inputs → classes" if classes else "inputs → outputs", counts, "" if classes else "columns"))
@@ -119,8 +126,26 @@ def _coordinates(rank: int, U: Array | None, columns: dict[str, Array]) -> Secti
     elif U is not None and rank and len(U):
         colours = [(title(key), values) for key, values in columns.items() if not key.startswith("recovered:")]
         colours.append(("order of the samples", np.arange(len(U), dtype=np.float64)))
-        blocks.append(cloud.cloud(U, colours))
+        blocks.append(picture.cloud(U, colours))
     return Section("coordinates", "Coordinates", blocks, _CLOUD)
+
+
+def _meaning(coordinates: Sequence[Sequence[dict[str, Any]]], overview: Figure | None, fits: int) -> Section:
+    """Bars of the strongest inputs by coordinate, the overview, and the numbers.
+
+    Parameters
+    ----------
+    coordinates : list of lists
+        For each coordinate its strongest inputs: ``input``, ``sensitivity``, ``low``, ``high``.
+    overview : Figure or None
+    fits : int
+        How many fits low and high are of.
+    """
+    blocks: list[Any] = []
+    if any(coordinates):
+        blocks = [picture.bars(coordinates[: picture.COORDINATES], fits), *([overview] if overview else [])]
+        blocks.append(meaning_table(coordinates))
+    return Section("meaning", "What each coordinate means", blocks, _MEANS)
 
 
 def _truth(rank: int, known: Any, columns: dict[str, Array]) -> Section:
@@ -144,19 +169,11 @@ def _truth(rank: int, known: Any, columns: dict[str, Array]) -> Section:
         if name.startswith("true:") and other is not None and both is not None and both.any():
             pairs.append((name.removeprefix("true:"), values[both], other[both]))
     if pairs:
-        blocks.insert(0, cloud.truth(pairs))
+        blocks.insert(0, picture.truth(pairs))
     return Section("truth", "Learned against true", blocks, "The data were made, so the hidden variables are known.")
 
 
-def _evidence(rank: int, items: Any) -> list[Any]:
-    rows = []
-    for item in items:
-        value = math.nan if item["value"] is None else float(item["value"])
-        # To differ is no fault here: what each counts is beside it.
-        judged = "" if item["rank"] is None else Badge("agrees") if int(item["rank"]) == rank else "differs"
-        rows.append([str(item["name"]), value, judged, str(item["meaning"])])
-    if not rows:
-        return []
-    heads = ["way of counting", "says", "beside the rank", "what it counts"]
-    table = Table("evidence-numbers", "What each way of counting says", heads, rows)
-    return [meaning.evidence(rank, [(row[0], row[1]) for row in rows if math.isfinite(row[1])]), table]
+def _evidence(rank: int, items: Any) -> list[Block]:
+    panel = [Evidence.from_dict(item) for item in items]
+    figure = agreement(panel, rank, key="evidence", title="Other counts beside the rank")
+    return [*([figure] if figure else []), *([evidence_table("evidence-numbers", panel, rank)] if panel else [])]

@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import number, plain
-from isthmus.diagnosis import History, LayerSnapshot, Snapshot
-from isthmus.diagnosis._history import MEASURED
-from isthmus.report.charts import COLOURBAR, SHADES, axis, label, layout, lines, powers, rule
-from isthmus.report.layers import LAYERS, WHOLE
+from isthmus.diagnosis import History
+from isthmus.plotting import history as picture
 from isthmus.report.origin import origin_section
-from isthmus.report.page import Answer, Block, Choice, Column, Fact, Figure, Notes, Page, Section, Table, short
-
-#: Steps and values of one spectrum that are drawn, layers whose spectra are.
-STEPS, VALUES, SPECTRA = 150, 12, 100
-
-_MAP = (
-    "Every column is a snapshot, every row a layer, the inputs at the top. A bottleneck forms where the dimensions of "
-    "the layers in the middle fall to one common number and stay there.",
-    "Empty fields: no clear drop in the spectrum at that step, or nothing was computed.",
-)
-_WHOLE = (
-    "The size of all parameters together. With weight decay it falls once the task is fitted; in a deep network ‖θ‖² "
-    "divided by the number of layers then tends to the rank.",
-)
-_COST = ("How well the targets are fitted: mean over samples, sum over outputs; or cross-entropy.",)
-_VALUES = (
-    "The largest singular values of one layer's representation. Values that grow one after the other and stay apart "
-    "from the rest are the directions it comes to use.",
-)
+from isthmus.report.page import Answer, Fact, Notes, Page, Section
 
 
 def page_of(history: History) -> Page:
     """The page of a History."""
-    whole = all(state == MEASURED for state in history.states)
-    verdict = "measured" if whole and history.snapshots else "incomplete" if history.snapshots else "empty"
+    verdict, reasons = history.verdict, history.reasons
     meaning = {
         "measured": "Every snapshot is whole.",
         "incomplete": "Some snapshots could not be measured: the table says which and why.",
         "empty": "No snapshot was taken.",
     }
-    reasons = [f"step {one.step}: {one.state}; {one.note}" for one in history.snapshots if one.state != MEASURED]
     facts = [Fact("snapshots", str(len(history.snapshots)), "that were taken")]
     if history.snapshots:
         first, last = history.snapshots[0], history.snapshots[-1]
@@ -54,13 +29,13 @@ def page_of(history: History) -> Page:
         facts.append(Fact("‖θ‖² at the end", number(last.norm_squared), f"{number(first.norm_squared)} at first"))
         if math.isfinite(last.cost):
             facts.append(Fact("cost at the end", number(last.cost), f"{number(first.cost)} at first"))
-    some = _few(history.snapshots)
+    some = picture.few(history.snapshots)
     thinned = [] if len(some) == len(history.snapshots) else [f"Drawn are {len(some)} snapshots, evenly spaced."]
     sections = [
-        Section("layers", "Layer by layer", _by_layer(history, some, thinned)),
-        Section("network", "The network as a whole", _of_the_whole(some, thinned)),
-        Section("spectra", "Spectra over the steps", _spectra(history, some, thinned)),
-        Section("snapshots", "Snapshots", [*_table(history), *([Notes(history.notes)] if history.notes else [])]),
+        Section("layers", "Layer by layer", picture.by_layer(history, some, thinned)),
+        Section("network", "The network as a whole", picture.of_the_whole(some, thinned)),
+        Section("spectra", "Spectra over the steps", picture.spectra(history, some, thinned)),
+        Section("snapshots", "Snapshots", [*history.tables(), *([Notes(history.notes)] if history.notes else [])]),
         origin_section({"parameters": history.settings}),
     ]
     answer = Answer(plain(history.sentence, 400), verdict, reasons[:12], meaning[verdict])
@@ -76,136 +51,3 @@ def page_of_document(document: Any) -> Page:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
         must, do = "the JSON must be that of a History", "`History.to_json` gives one."
         return fail("report", must, f"{type(problem).__name__}: {problem}", do, error=FileFormatError)
-
-
-def _few(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """At most as many as a figure has room for, evenly spaced, the first and the last among them."""
-    count = min(len(snapshots), STEPS)
-    return [snapshots[round(i * (len(snapshots) - 1) / max(count - 1, 1))] for i in range(count)]
-
-
-def _measures(layer: LayerSnapshot | None) -> dict[str, float]:
-    """What the map can show of one layer at one step; NaN where it is not known."""
-    inside = None if layer is None else layer.representation
-    parts = () if layer is None else layer.weights
-    ranks = [part.rank for part in parts if part.rank is not None]
-    return {
-        "dimensions of the representation": math.nan if inside is None or inside.rank is None else float(inside.rank),
-        "participation ratio": math.nan if inside is None else inside.participation_ratio,
-        "rank of the weights": float(min(ranks)) if ranks and len(ranks) == len(parts) else math.nan,
-        "squared norm of the weights": sum(part.norm_squared for part in parts) if parts else math.nan,
-        "stable rank of the weights": min((part.stable_rank for part in parts if len(part.values)), default=math.nan),
-    }
-
-
-def _by_layer(history: History, some: list[Snapshot], thinned: list[str]) -> list[Block]:
-    names = history.layers[:LAYERS]
-    if not names:
-        return []
-    cells = []
-    for one in some:
-        layers = {layer.name: layer for layer in one.layers}
-        cells.append([_measures(layers.get(name)) for name in names])
-    menu = {key: np.array([[cell[key] for cell in row] for row in cells]).T for key in cells[0][0]}
-    rows = list(range(len(names)))
-    labels = [label(name or "(output)", WHOLE) for name in names]
-    options = [(key, {"data.0.z": short(values)}) for key, values in menu.items() if np.isfinite(values).any()]
-    if not options:
-        return []
-    heat = {
-        "type": "heatmap",
-        "x": [one.step for one in some],
-        "y": rows,
-        "z": [],
-        "text": [[name] * len(some) for name in labels],
-        "hovertemplate": "%{text}, step %{x}: %{z:.4g}<extra></extra>",
-        "colorscale": SHADES,
-        "colorbar": COLOURBAR,
-    }
-    every = max(1, -(-len(names) // 24))
-    marks = {"tickvals": rows[::every], "ticktext": [label(name or "(output)", 18) for name in names[::every]]}
-    up = axis(**marks, autorange="reversed", showgrid=False, ticks="")
-    chart = layout(axis("step", showgrid=False), up)
-    reading = [*_MAP, *thinned]
-    if len(history.layers) > LAYERS:
-        reading.append(f"Only the first {LAYERS} of {len(history.layers)} layers are drawn.")
-    told, height = "A map of every layer over the steps.", 170 + 26 * min(len(names), 18)
-    return [Figure("ranks", "Every layer", [heat], chart, reading, told, height, choices=[Choice("show", options)])]
-
-
-def _of_the_whole(some: list[Snapshot], thinned: list[str]) -> list[Block]:
-    steps = [one.step for one in some]
-    found: list[Block] = []
-    curves = {
-        "norms": ("Squared norm of all parameters", "‖θ‖²", [one.norm_squared for one in some], _WHOLE),
-        "cost": ("Cost", "cost", [one.cost for one in some], _COST),
-    }
-    for key, (title, name, values, reading) in curves.items():
-        if not np.isfinite(values).any():
-            continue
-        hover = f"step %{{x}}: {name} = %{{y:.4g}}<extra></extra>"
-        data = [lines(steps, short(values), "@blue", size=5, hovertemplate=hover)]
-        chart = layout(axis("step", showgrid=False), axis(name, **_scale(values)), shapes=_spoiled(some))
-        told = f"{title} over the steps."
-        found.append(Figure(key, title, data, chart, [*reading, *_marked(some), *thinned], told, 340))
-    return found
-
-
-def _scale(values: Sequence[float | None]) -> dict[str, object]:
-    """Powers of ten where the values span more than one of them."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    wide = min(known) > 0 and max(known) > 20 * min(known)
-    return powers(min(known), max(known)) if wide else {}
-
-
-def _spoiled(some: list[Snapshot]) -> list[dict[str, object]]:
-    return [rule(one.step, "@vermilion", dash="dot") for one in some if one.state != MEASURED]
-
-
-def _marked(some: list[Snapshot]) -> list[str]:
-    return ["Dotted lines: snapshots that are not whole."] if _spoiled(some) else []
-
-
-def _spectra(history: History, some: list[Snapshot], thinned: list[str]) -> list[Block]:
-    columns, options = [], []
-    for name in history.layers[:SPECTRA]:
-        values = np.full((len(some), VALUES), np.nan)
-        for row, one in zip(values, some):
-            inside = next((layer.representation for layer in one.layers if layer.name == name), None)
-            if inside is not None:
-                top = inside.values[:VALUES].numpy()
-                # Zero has no place among powers of ten.
-                row[: len(top)] = np.where(top > 0, top, np.nan)
-        if np.isfinite(values).any():
-            setting = {f"data.{i}.y": Column(len(columns) + i) for i in range(VALUES)}
-            columns += short(values.T)
-            options.append((plain(name, 60) or "(output)", setting))
-    if not options:
-        return []
-    steps = [one.step for one in some]
-    hover = [f"step %{{x}}, value {i + 1}: %{{y:.3g}}<extra></extra>" for i in range(VALUES)]
-    data = [lines(steps, [], "@blue", width=1.6, size=4, hovertemplate=one) for one in hover]
-    chart = layout(
-        axis("step", showgrid=False), axis("singular value", **_scale([value for one in columns for value in one]))
-    )
-    reading = [*_VALUES, f"At most {VALUES} values are drawn.", *thinned]
-    if len(history.layers) > SPECTRA:
-        reading.append(f"The menu has the first {SPECTRA} of {len(history.layers)} layers.")
-    choices = [Choice("layer", options, selected=len(options) // 2)]
-    told = "The singular values of one layer over the steps."
-    return [Figure("spectra", "One layer", data, chart, reading, told, 400, columns, choices)]
-
-
-def _table(history: History) -> list[Block]:
-    rows = [
-        [one.step, one.state, one.norm_squared, one.cost, ", ".join(map(_dimensions, one.layers)), one.note]
-        for one in history.snapshots
-    ]
-    heads = ["step", "state", "‖θ‖²", "cost", "dimensions, layer by layer", "note"]
-    told = ["“?” is an unclear drop, a dash no spectrum."]
-    return [Table("snapshots", "Every snapshot", heads, rows, told, folded=len(rows) > 12)] if rows else []
-
-
-def _dimensions(layer: LayerSnapshot) -> str:
-    inside = layer.representation
-    return "—" if inside is None else "?" if inside.rank is None else str(inside.rank)

@@ -10,7 +10,7 @@ from isthmus._checks import fail
 from isthmus._errors import FileFormatError, IsthmusError
 from isthmus._html import number, plain
 from isthmus.measures import Mechanics
-from isthmus.report.mechanics_figures import figures
+from isthmus.plotting.mechanics import figures
 from isthmus.report.origin import origin_section
 from isthmus.report.page import Answer, Block, Fact, Page, Section, Table
 

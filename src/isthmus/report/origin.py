@@ -20,7 +20,7 @@ def origin_section(parts: Mapping[str, Any]) -> Section:
     """One folded table for each part that is there."""
     blocks: list[Block] = []
     for key, content in parts.items():
-        if content:
+        if content and isinstance(content, Mapping):
             rows = [list(pair) for pair in flat(dict(content))]
             blocks.append(Table(f"origin-{key}", _TITLES[key], ["name", "value"], rows, folded=True))
     return Section("origin", "Where this comes from", blocks, _LEAD)

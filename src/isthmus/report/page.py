@@ -6,15 +6,12 @@ a file. Nothing here knows of HTML.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
-#: Points of a cloud; more would only hide one another.
-POINTS = 2000
+from isthmus._result import Badge, Table
+from isthmus.plotting.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -35,80 +32,6 @@ class Fact:
     label: str
     value: str
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A menu at a figure; each option is a name and what it sets, by path: ``{"data.0.x": Column(2)}``."""
-
-    label: str
-    options: Sequence[tuple[str, Mapping[str, Any]]]
-    selected: int = 0
-
-
-@dataclass(frozen=True)
-class Column:
-    """Stands for a column of a figure, so that several menus can share it."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A Plotly figure as plain data, and how to read it.
-
-    Attributes
-    ----------
-    key : str
-        Unique in the page; names the downloaded file.
-    title : str
-    data, layout : list, dict
-        As Plotly wants them. Colours are names such as ``"@blue"``, which the page's theme resolves.
-    reading : sequence of str
-        "How to read this", a paragraph each.
-    alternative : str
-        What the figure shows, for who does not see it.
-    columns : sequence of lists
-        Numbers that :class:`Column` refers to.
-    choices : sequence of Choice
-    drives : (str, sequence), optional
-        Key of another figure and the values of its first menu: what is hovered at that x here is chosen there.
-    """
-
-    kind: ClassVar[str] = "figure"
-    key: str
-    title: str
-    data: list[Any]
-    layout: dict[str, Any]
-    reading: Sequence[str]
-    alternative: str
-    height: int = 420
-    columns: Sequence[list[Any]] = ()
-    choices: Sequence[Choice] = ()
-    drives: tuple[str, Sequence[float]] | None = None
-
-
-@dataclass(frozen=True)
-class Badge:
-    """A word of judgement in a cell of a table. Other cells are numbers, or texts that are shortened for the eye."""
-
-    word: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows that can be sorted and taken away as CSV."""
-
-    kind: ClassVar[str] = "table"
-    key: str
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    reading: Sequence[str] = ()
-    #: Index of the row to set apart.
-    strong: int | None = None
-    #: Long tables that few will want to see.
-    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +84,10 @@ class Phase:
     figure: str = ""
 
 
+__all__ = [
+    "Answer", "Badge", "Block", "Fact", "Figure", "Notes", "Page", "Phase", "Picture", "Section", "Table", "flat",
+]  # fmt: skip
+
 Block = Figure | Table | Picture | Notes | Phase
 
 
@@ -191,26 +118,6 @@ class Page:
     def phases(self) -> list[Phase]:
         """All diagrams of cells in their order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, Phase)]
-
-
-def short(values: Any) -> list[Any]:
-    """Numbers for a figure as nested lists of five digits; None where they are not finite."""
-    if isinstance(values, np.ndarray):
-        values = values.tolist()
-    if isinstance(values, (list, tuple)):
-        return [short(value) if isinstance(value, (list, tuple)) else _rounded(value) for value in values]
-    return [_rounded(values)]
-
-
-def _rounded(value: Any) -> float | int | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return value if isinstance(value, int) else float(f"{value:.5g}")
-
-
-def thinned(count: int, limit: int = POINTS) -> slice:
-    """Every so-many-th of ``count`` rows, at most ``limit`` of them: the same rows each time."""
-    return slice(None, None, max(1, -(-count // limit)))
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

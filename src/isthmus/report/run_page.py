@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from isthmus._html import number
-from isthmus.report import depth
+from isthmus.plotting import depth
+from isthmus.plotting.figure import Layers
 from isthmus.report.origin import origin_section
 from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Picture, Section, Table
 from isthmus.runs import STATUSES, Outcome, Run
@@ -27,6 +29,10 @@ _CONDITIONS = (
     "A condition does not count in the status; where one is not met, a statement may be undetermined.",
 )
 _PICTURE = ("The figure as the experiment drew it, for comparison with the paper's.",)
+_SPECTRA = {
+    "weight_spectra": ("weights", "Singular values of the weights", 1),
+    "representation_spectra": ("representations", "Singular values of the centred representations", 0),
+}
 _MIME = {"figure.svg": "image/svg+xml", "figure.png": "image/png"}
 
 
@@ -47,7 +53,7 @@ def page_of(run: Run) -> Page:
     sections = [
         Section("outcomes", "What was stated, and what came out", _outcomes(run)),
         Section("figure", "Figure", _pictures(run)),
-        *depth.sections(run.arrays, _rank(run)),
+        *_through_depth(run.arrays, _rank(run)),
         Section("arrays", "Arrays", _arrays(run), "What the folder keeps in arrays.safetensors."),
         origin_section(about),
     ]
@@ -119,3 +125,35 @@ def _rank(run: Run) -> int | None:
     """The number of values to set apart, where the experiment states it."""
     rank = run.parameters.get("rank")
     return rank if isinstance(rank, int) and not isinstance(rank, bool) and 0 < rank < 10**6 else None
+
+
+def _through_depth(arrays: Mapping[str, Any], rank: int | None) -> list[Section]:
+    """Sections for the arrays that are there: ``weight_spectra``, ``representation_spectra``, ``jacobian_spectra``,
+    ``weight_norms``, ``bias_norms``.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        Spectra (layers, r), NaN where a layer has fewer values; Jacobians (points, r); norms (layers,).
+    rank : int or None
+        How many values to set apart.
+    """
+    found = []
+    for name, (key, title, first) in _SPECTRA.items():
+        spectra = _matrix(arrays.get(name))
+        if spectra is not None:
+            figures = depth.through(key, title, spectra, Layers.numbered(first, len(spectra)), rank)
+            found.append(Section(key, f"{key.capitalize()} through depth", figures))
+    spectra = _matrix(arrays.get("jacobian_spectra"))
+    if spectra is not None:
+        found.append(Section("jacobians", "Jacobian", [depth.jacobians(spectra, rank)]))
+    weights, biases = (np.asarray(arrays.get(key, np.nan), dtype=np.float64) for key in ("weight_norms", "bias_norms"))
+    if weights.ndim == 1 and weights.shape == biases.shape and len(weights):
+        found.append(Section("norms", "Norm of each layer", [depth.norms(weights, biases, rank)]))
+    return found
+
+
+def _matrix(value: Any) -> np.ndarray | None:
+    """Rows to draw, or None where there is no table of numbers."""
+    array = np.asarray(np.nan if value is None else value, dtype=np.float64)
+    return array[:, : depth.VALUES] if array.ndim == 2 and array.size and np.isfinite(array).any() else None

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from isthmus._checks import as_matrix, fail
 from isthmus._errors import DataError
 from isthmus.discovery import Discovery
-from isthmus.report.page import thinned
+from isthmus.plotting.discovery import COLUMNS, strongest_outputs
+from isthmus.plotting.figure import thinned
 
 Array = NDArray[np.float64]
 
-#: Columns of each role that are kept.
-COLUMNS = 8
 #: How the name of a column begins, and what a reader is told.
 ROLES = {"x:": "input", "y:": "output", "h:": "predicted", "true:": "true", "recovered:": "recovered"}
 
@@ -37,7 +36,7 @@ def samples_of(found: Discovery, X: Any = None, Y: Any = None) -> dict[str, Arra
     U = found.coordinates[rows]
     measured = None if Y is None else _rows("Y", Y, N, len(found.target_names))[rows]
     values, role = (found.decode(U), "h:") if measured is None else (measured, "y:")
-    for i in _strongest_outputs(U, values):
+    for i in strongest_outputs(U, values):
         columns[f"{role}{found.target_names[i]}"] = values[:, i]
     if X is not None and found.sensitivity is not None:
         inputs = _rows("X", X, N, len(found.feature_names))[rows]
@@ -78,18 +77,3 @@ def _rows(name: str, value: Any, rows: int, columns: int) -> Array:
         do = "Pass the data the Discovery was made from."
         fail("save_report", f"`{name}` must have {rows} rows, one for each sample", len(array), do)
     return array
-
-
-def _strongest_outputs(U: Array, Y: Array) -> list[int]:
-    """For each coordinate in turn, the output most correlated with it that is not yet there."""
-    centred = Y - Y.mean(axis=0)
-    deviation = np.sqrt((centred**2).sum(axis=0))
-    # A constant output is no scale for colours.
-    ok = np.isfinite(deviation) & (deviation > 0)
-    V = np.where(ok, centred, 0.0) / np.where(ok, deviation, 1.0)
-    strength = np.abs((U - U.mean(axis=0)).T @ V)
-    chosen: list[int] = []
-    for j in range(min(COLUMNS, Y.shape[1])):
-        order = np.argsort(-strength[j % len(strength)], kind="stable")
-        chosen.append(next(int(i) for i in order if int(i) not in chosen))
-    return chosen

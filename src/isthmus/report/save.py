@@ -74,7 +74,7 @@ def save_report(result: Any, path: str | os.PathLike[str], *, X: Any = None, Y: 
             fail("save_report", "`X` and `Y` go with a Discovery", f"a {type(found).__name__}", "Leave them out.")
         more["samples"] = samples_of(found, X, Y)
     save_page(page_of(result, **more), target)
-    return target
+    return Path(target)
 
 
 def save_page(page: Page, path: str | os.PathLike[str]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from isthmus._html import number, plain
+from isthmus.measures import estimate_costs
+from isthmus.plotting.sweeps import families, losses, norms
 from isthmus.plotting.sweeps_cells import Gathered, gather
 from isthmus.report.origin import origin_section
 from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
-from isthmus.report.sweep_figures import losses, norm_panels
 from isthmus.report.sweep_phase import phase
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Reasons beside the answer, rows of problems and of runs, columns of what was measured, characters of an error.
 REASONS, PROBLEMS, RUNS, MEASURED, ERROR = 12, 200, 300, 10, 400
+#: Rows of fitted numbers.
+COSTS = 200
 #: States that a person should look at; the others come to an end by themselves.
 WRONG = ("failed", "diverged", "stale", "interrupted")
 _FIRST = ("rank", "norm", "loss", "cost", "converged", "training")
@@ -26,6 +31,10 @@ _MEANING = {
     "failures": "Some configurations failed or diverged; they are listed first.",
     "empty": "There is no configuration.",
 }
+_FITTED = (
+    "‖θ‖² = L·R0 + R1 + R2/L by least squares over the depths at which the rank was found, with 95 % intervals; R2 "
+    "needs four depths. “Not affine”: the norms break, and the numbers describe no one function."
+)
 _PHASE = "Which rank the networks end with, setting by setting, and how far the seeds agree."
 _NORMS = "At depths of one rank R0, ‖θ‖² ≈ L·R0 + R1."
 
@@ -34,10 +43,12 @@ def page_of(result: SweepResult) -> Page:
     """The page of a SweepResult; of its folder only the spectra are read."""
     found = gather(result.frame, result.names)
     counts = result.counts
+    known = families(found, estimate_costs)
+    fitted: list[Block] = [norms(found, known), _costs(found, known)] if known else []
     sections = [
         Section("problems", "What went wrong", _problems(result)),
         Section("ranks", "Ranks", phase(result, found) if found.settings else [], _PHASE),
-        Section("norms", "Parameter norm and depth", norm_panels(found), _NORMS),
+        Section("norms", "Parameter norm and depth", fitted, _NORMS),
         Section("losses", "Losses", losses(found)),
         Section("runs", "All runs", _runs(result)),
         origin_section({"parameters": _origin(result)}),
@@ -84,6 +95,24 @@ def _facts(result: SweepResult, found: Gathered) -> list[Fact]:
         minutes = sum(seconds) / 60
         facts.append(Fact("minutes of computing", number(minutes), "by all runs together"))
     return facts
+
+
+def _costs(found: Gathered, known: list[Any]) -> Table:
+    rows = []
+    for at, parts in known:
+        for piece in parts:
+            if piece.fit is None:
+                continue
+            fit, depths = piece.fit, len(np.unique(piece.depths))
+            numbers = [_interval(one) for one in (fit.R0, fit.R1)]
+            rows.append([found.where(at) or "all", piece.rank, depths, len(piece.keys), *numbers, fit.state])
+    left = f"The first {COSTS} of {len(rows):,} rows." if len(rows) > COSTS else ""
+    heads = ["at", "rank", "depths", "networks", "R0, the slope", "R1", "state"]
+    return Table("costs", "R0 and R1 of each rank", heads, rows[:COSTS], [_FITTED, left], folded=len(rows) > 12)
+
+
+def _interval(one: Any) -> str:
+    return f"{one.value:.4g} ({one.low:.4g} … {one.high:.4g})" if math.isfinite(one.value) else "—"
 
 
 def _problems(result: SweepResult) -> list[Block]:

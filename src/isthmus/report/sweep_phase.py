@@ -10,11 +10,10 @@ import numpy as np
 
 from isthmus._errors import IsthmusError
 from isthmus._html import number, plain
+from isthmus.plotting.figure import Figure, axis, label, layout, powers, short
 from isthmus.plotting.sweeps import RANKS, axes_of, held
 from isthmus.plotting.sweeps_cells import Gathered, Setting
-from isthmus.report.charts import axis, label, layout, powers
-from isthmus.report.page import Figure, Phase, short
-from isthmus.report.sweep_figures import LEGEND
+from isthmus.report.page import Phase
 
 if TYPE_CHECKING:
     from isthmus.sweeps.result import SweepResult
@@ -218,7 +217,7 @@ def _inside(content: dict[str, Any], runs: int) -> Figure:
     top = max(_all(row[2] for row in content["spectra"] if row is not None), default=1.0)
     up = axis("singular value", **powers(FLOOR, max(top, 1.0)), range=[math.log10(FLOOR) - 0.2, _ceiling(top)])
     across = axis("layer" if layered else "singular value number", dtick=1, showgrid=False)
-    chart = layout(across, up) | {"showlegend": True, "legend": LEGEND}
+    chart = layout(across, up) | {"showlegend": True}
     reading: list[str] = [*(_SPECTRA if layered else _MIDDLE)]
     if not layered:
         reading.append(f"Of so many runs ({runs:,}) only the middle layer is kept here; the folder has all layers.")

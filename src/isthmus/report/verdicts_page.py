@@ -4,115 +4,67 @@ from __future__ import annotations
 
 import math
 
-from isthmus._html import number
 from isthmus.claims import CLAIMS, Verdict, Verdicts
-from isthmus.claims._base import CAUSES, STATUSES
-from isthmus.claims._verify import shortened
-from isthmus.report.charts import axis, layout, powers
-from isthmus.report.page import Answer, Badge, Block, Fact, Figure, Notes, Page, Section, Table
+from isthmus.plotting.figure import Figure, axis, layout
+from isthmus.plotting.verdicts import margins
+from isthmus.report.page import Answer, Block, Fact, Notes, Page, Section
 
-#: Slack below this is drawn at this place of the logarithmic axis: equality up to rounding.
-LEAST = 1e-6
 _MEANING = {
     "holds": "No claim fails; those that are not applicable say why.",
     "holds trivially": "No claim fails, and none could well have: see the margins.",
     "fails": "At least one claim fails: either a weight or number is wrong, or the theorem is.",
     "not applicable": "No hypothesis was met: nothing was claimed.",
 }
-_READING = (
-    "How far the sides of each claim could still move until it fails, as a share of the larger side. A claim at the "
-    "left edge is tight: equality up to rounding.",
-    "A large margin is no virtue: above 0.99, and where it is so by construction, a claim holds trivially.",
-)
-_COLOURS = {"holds": "@green", "holds trivially": "@blue", "fails": "@orange"}
 
 
 def page_of(found: Verdicts) -> Page:
     """The page of what claims said."""
-    counts = found.counts
-    status = next((one for one in ("fails", *STATUSES) if counts[one]), "not applicable")
-    reasons = [f"{v.claim}: {v.reason}" for v in found if v.status == "fails"]
+    counts, status = found.counts, found.verdict
+    tables: dict[str, list[Block]] = {one.key: [one] for one in found.tables()}
     facts = [Fact(word, str(count), f"of {len(found)} claims") for word, count in counts.items()]
     blocks: list[Block] = []
     judged = list(found.judged)
     if judged:
-        blocks.append(_margins(judged))
+        blocks.append(margins(judged, {v.claim: CLAIMS[v.claim].title for v in judged}))
     sections = [
         Section("margin", "How much room is left", blocks),
-        Section("claims", "Claim by claim", [_table(judged)], "Both sides, at the place where they are nearest."),
-        Section("parts", "Part by part", [_parts(judged)], "The statements of each claim, judged apart."),
-        Section("silent", "Not applicable", [_silent(found)], "Why, and what you can supply."),
-        Section("hypotheses", "Hypotheses", [_hypotheses(found)], "A claim says something only where all are met."),
+        Section(
+            "claims",
+            "Claim by claim",
+            tables.get("verdicts", []),
+            "Both sides, at the place where they are nearest.",
+        ),
+        Section(
+            "parts",
+            "Part by part",
+            tables.get("parts", []),
+            "The statements of each claim, judged apart.",
+        ),
+        Section(
+            "silent",
+            "Not applicable",
+            tables.get("silent", []),
+            "Why, and what you can supply.",
+        ),
+        Section(
+            "hypotheses",
+            "Hypotheses",
+            tables.get("assumed", []),
+            "A claim says something only where all are met.",
+        ),
         *_pictures(judged),
-        Section("statements", "Statements", [_statements(found)], "What each claim says, and where."),
+        Section(
+            "statements",
+            "Statements",
+            tables.get("statements", []),
+            "What each claim says, and where.",
+        ),
         Section("about", "About", [Notes([found.about])]),
     ]
-    reasons += [found.closing] if found.closing else []
-    answer = Answer(found.sentence, status, reasons, _MEANING[status])
-    return Page("Verdicts", "Theorems", answer, facts, [one for one in sections if one.blocks and _filled(one)])
-
-
-def _margins(judged: list[Verdict]) -> Figure:
-    shown = sorted(judged, key=lambda v: v.margin, reverse=True)
-    values = [max(abs(v.margin), LEAST) if math.isfinite(v.margin) else 1.0 for v in shown]
-    points = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": values,
-        "y": [v.claim for v in shown],
-        "text": [
-            f"{v.claim}, {CLAIMS[v.claim].title}: {v.lhs:.4g} {v.relation} {v.rhs:.4g}, {v.status}" for v in shown
-        ],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {
-            "size": 11,
-            "color": [_COLOURS[v.status] for v in shown],
-            "symbol": ["x" if v.status == "fails" else "circle" for v in shown],
-        },
-    }
-    across = axis("margin, share of the larger side", **powers(LEAST))
-    chart = layout(across, axis(type="category"))
-    told = f"Margins of {len(shown)} claims."
-    return Figure("margins", "Margin by claim", [points], chart, _READING, told, max(320, 60 + 22 * len(shown)))
-
-
-def _table(judged: list[Verdict]) -> Table:
-    rows = []
-    for v in judged:
-        sides = f"{number(v.lhs, 4)} {v.relation} {number(v.rhs, 4)}"
-        rows.append([v.claim, CLAIMS[v.claim].title, Badge(v.status), sides, number(v.margin), v.reason or v.where])
-    heads = ["claim", "in words", "verdict", "both sides", "margin", "where, or what is wrong"]
-    return Table("verdicts", "What each claim says of this network", heads, rows)
-
-
-def _parts(judged: list[Verdict]) -> Table:
-    rows = []
-    for v in judged:
-        for part in v.parts if len(v.parts) > 1 else ():
-            silent = part.status == "not applicable"
-            sides = "" if silent else f"{number(part.lhs, 4)} {part.relation} {number(part.rhs, 4)}"
-            rows.append([v.claim, part.name, Badge(part.status), sides, number(part.margin), part.reason or part.where])
-    heads = ["claim", "part", "verdict", "both sides", "margin", "where, or why not"]
-    return Table("parts", "Parts of claims", heads, rows)
-
-
-def _silent(found: Verdicts) -> Table:
-    rows = [
-        [CAUSES[cause], shortened(ids), what] for cause, groups in found.silent.items() for what, ids in groups.items()
-    ]
-    return Table("silent", "Claims that say nothing", ["cause", "claims", "what is missing"], rows)
-
-
-def _statements(found: Verdicts) -> Table:
-    rows = [
-        [one.id, one.statement, f"{one.paper}, {one.where}", one.erratum] for one in (CLAIMS[v.claim] for v in found)
-    ]
-    return Table("statements", "Statements", ["claim", "statement", "source", "erratum"], rows, folded=True)
-
-
-def _hypotheses(found: Verdicts) -> Table:
-    rows = [[v.claim, h.name, h.status, h.found] for v in found for h in v.hypotheses]
-    return Table("assumed", "Hypotheses, looked at", ["claim", "hypothesis", "status", "found"], rows, folded=True)
+    answer = Answer(
+        found.sentence, status, [*found.reasons, *([found.closing] if found.closing else [])], _MEANING[status]
+    )
+    return Page("Verdicts", "Theorems", answer, facts, [one for one in sections if one.blocks])
 
 
 def _pictures(judged: list[Verdict]) -> list[Section]:
@@ -129,8 +81,3 @@ def _pictures(judged: list[Verdict]) -> list[Section]:
             key = f"{v.claim.lower()}-{index}"
             blocks.append(Figure(key, f"{v.claim}: {name}", [line], chart, reading, f"{name}, {len(finite)} values."))
     return [Section("details", "Behind the verdicts", blocks)] if blocks else []
-
-
-def _filled(section: Section) -> bool:
-    """Whether there is anything in it: tables without rows are left out."""
-    return any(not isinstance(block, Table) or block.rows for block in section.blocks)

@@ -1,4 +1,4 @@
-"""A Page as one HTML file that needs no network: Plotly, style and script inside, a policy against all else."""
+"""A Page as one HTML file that needs no network: style and scripts inside, a policy against all else."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 import isthmus
 from isthmus._html import TONES, number
-from isthmus.report.page import Badge, Column, Figure, Page, Picture
+from isthmus.plotting.figure import Column, Figure
+from isthmus.report.page import Badge, Page, Picture
 
 
 def render(page: Page) -> str:
@@ -30,9 +30,7 @@ def render(page: Page) -> str:
     )
     environment.filters |= {"number": number, "tone": lambda word: TONES.get(word, "note"), "cell": _cell}
     phases = [{"key": one.key, "figure": one.figure, **one.content} for one in page.phases()]
-    # A page without figures needs no Plotly.
-    scripts = [*([get_plotlyjs()] if page.figures() else []), _asset("theme.js"), _asset("report.js")]
-    scripts += [_asset("sweep.js")] if phases else []
+    scripts = [_asset(name) for name in ("theme.js", "draw.js", "report.js", *(["sweep.js"] if phases else []))]
     return environment.get_template("page.html").render(
         page=page,
         version=isthmus.__version__,
@@ -64,7 +62,7 @@ def _policy(scripts: Sequence[str]) -> str:
     allowed = {
         "default-src": "'none'",
         "script-src": " ".join(f"'sha256-{digest}'" for digest in digests),
-        # Plotly styles its elements one by one.
+        # Elements of a drawing are styled one by one.
         "style-src": "'unsafe-inline'",
         "img-src": "data: blob:",
         "connect-src": "'none'",

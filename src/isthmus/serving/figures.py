@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from isthmus.discovery._profile import reference_of, unit_of
-from isthmus.report.charts import axis, label, layout, lines, powers
-from isthmus.report.page import short
+from isthmus.plotting.figure import axis, label, layout, lines, powers, short
 from isthmus.serving.stages import IN_USE, Stage
 
 #: Points of a curve that are sent, and spectra that are shown beside the newest.
 POINTS, SPECTRA = 400, 6
+#: The largest over the smallest value of a logarithmic axis, at least.
+LEAST = 4.0
 #: Below this share of the largest value a spectrum is round-off.
 FLOOR = 1e-7
 
@@ -35,13 +36,17 @@ def _log(title: str, values: Iterable[float | None]) -> dict[str, Any]:
     """A logarithmic axis around the values that are positive."""
     usable = [value for value in values if value is not None and value > 0 and math.isfinite(value)]
     low, high = (min(usable), max(usable)) if usable else (0.1, 1.0)
-    if high / low >= 300:
-        return axis(title, **powers(low, high))
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    marks = [m for e in exponents for k in (1, 2, 5) if low <= (m := float(f"{k}e{e}")) <= high]
-    # Where hardly anything changes, Plotly finds better marks.
-    chosen = {"tickvals": marks, "ticktext": [f"{m:g}" for m in marks]} if len(marks) > 1 else {"nticks": 5}
-    return axis(title, type="log", **chosen)
+    # What hardly changes must not look like a cliff.
+    more = 1.1 * max(1.0, math.sqrt(LEAST / (high / low)))
+    marks = powers(low, high) if high / low >= 300 else {"type": "log"}
+    return axis(title, **marks, range=[math.log10(low / more), math.log10(high * more)])
+
+
+def _linear(title: str, values: Sequence[float]) -> dict[str, Any]:
+    """An axis on which what hardly changes looks level: it spans at least a fifth of the largest value."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    more = max(0.05 * (high - low), (0.2 * max(abs(low), abs(high)) - (high - low)) / 2)
+    return axis(title, range=[low - more, high + more]) if more else axis(title)
 
 
 def _errors(walks: Walks, loss_kind: str) -> dict[str, Any] | None:
@@ -54,8 +59,8 @@ def _errors(walks: Walks, loss_kind: str) -> dict[str, Any] | None:
     for index in sorted({walk for walk, _ in walks}, reverse=True):
         mine = sorted((right if rank == 0 else rank, error) for (walk, rank), error in walks.items() if walk == index)
         name = "the walk" if index == 0 else f"another walk ({index + 1})"
-        hover = [f"{'wide' if k == right else f'k = {k}'}<br>error {error:.3g}" for k, error in mine]
-        more = {"name": name, "text": hover, "hovertemplate": "%{text}<extra></extra>"}
+        hover = [f"{'wide' if k == right else f'k = {k}'}\nerror {error:.3g}" for k, error in mine]
+        more = {"name": name, "text": hover, "hovertemplate": "%{text}"}
         style = {"width": 2.5, "size": 9} if index == 0 else {"width": 1.5, "size": 6}
         xs, ys = short([k for k, _ in mine]), short([max(error, 1e-12) for _, error in mine])
         data.append(lines(xs, ys, "@blue" if index == 0 else "@faint", **style, **more))
@@ -98,9 +103,9 @@ def _by_stage(key: str, title: str, reading: str, points: list[tuple[Stage, floa
         return None
     names = [label(stage.name) for stage, _ in points]
     values = [value for _, value in points]
-    more = {"text": names, "hovertemplate": "%{text}<br>%{y:.4g}<extra></extra>", "width": 1.5}
+    more = {"text": names, "hovertemplate": "%{text}\n%{y:.4g}", "width": 1.5}
     data = [lines(list(range(1, len(points) + 1)), short(values), colour, **more)]
-    x = axis("trainings, in the order they ended", showgrid=False, nticks=8, tickformat="d")
+    x = axis("trainings, in the order they ended", showgrid=False, integer=True)
     return _figure(key, title, reading, data, x, y)
 
 
@@ -116,7 +121,9 @@ def _losses(stages: Sequence[Stage], loss_kind: str) -> Any:
 def _norms(stages: Sequence[Stage]) -> Any:
     points = [(stage, stage.norm_per_depth) for stage in stages if stage.norm_per_depth]
     reading = "The squared norm of all parameters, per layer: the deeper the network, the nearer it is to the rank."
-    return _by_stage("norm", "‖θ‖²/L of each training", reading, points, "@purple", axis("‖θ‖²/L", nticks=6))
+    return _by_stage(
+        "norm", "‖θ‖²/L of each training", reading, points, "@purple", _linear("‖θ‖²/L", [value for _, value in points])
+    )
 
 
 def _curves(curves: Mapping[str, list[tuple[float, float]]]) -> list[Any]:
@@ -137,9 +144,9 @@ def _curves(curves: Mapping[str, list[tuple[float, float]]]) -> list[Any]:
         title = " and ".join(map(label, names))
         # Only what is positive and changes by much is better seen by its powers of ten.
         wide = min(values) > 0 and max(values) > 10 * min(values)
-        up = _log(title, values) if wide else axis(title)
+        up = _log(title, values) if wide else _linear(title, values)
         reading = "So far, against the steps of the training."
-        x = axis("step", showgrid=False, nticks=8)
+        x = axis("step", showgrid=False)
         made.append(_figure(f"curve{index}", title[:1].upper() + title[1:], reading, data, x, up))
         made[-1]["layout"]["showlegend"] = len(names) > 1
     return made

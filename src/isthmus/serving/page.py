@@ -6,7 +6,6 @@ from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
 import isthmus
 from isthmus.serving.snapshot import badge, sentence, verdict
@@ -29,11 +28,9 @@ _KINDS = {"js": "text/javascript", "css": "text/css"}
 @cache
 def asset(name: str) -> tuple[bytes, str] | None:
     """Content and type of a file of the page; None if there is none of that name."""
-    homes = dict.fromkeys(("report.css", "theme.js"), "isthmus.report")
+    homes = dict.fromkeys(("report.css", "theme.js", "draw.js"), "isthmus.report")
     homes |= dict.fromkeys(("live.css", "live.js"), "isthmus.serving")
     kind = _KINDS.get(name.rpartition(".")[2], "")
-    if name == "plotly.js":
-        return get_plotlyjs().encode(), kind
     if name not in homes:
         return None
     return resources.files(homes[name]).joinpath("assets", name).read_bytes(), kind

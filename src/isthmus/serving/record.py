@@ -9,10 +9,10 @@ from typing import Any
 
 from isthmus._errors import IsthmusError
 from isthmus._html import number, plain
+from isthmus._inside import Inside, Stamp
 from isthmus._live import BEAT, MOST_BYTES
 from isthmus._processes import is_alive
 from isthmus._strict_json import loads
-from isthmus.serving.inside import Inside, Stamp
 
 #: Seconds of silence after which a record without its process is that of a killed one, and any record a silent one.
 GONE, SILENT = 3 * BEAT, 30.0
@@ -114,7 +114,7 @@ class Record:
         # Every level of a walk, and of a training enough to see that it moves.
         if "error" in values or at - self._before >= EVERY:
             self._before = at
-            of = f" of about {self.total:.0f}" if self.total else ""
+            of = f" of about {self.total:.0f}" if self.total and self.done <= self.total else ""
             told = ", ".join(f"{name} {number(value, 4)}" for name, value in values.items())
             self.lines.append((at, f"{self.label} {self.done:.0f}{of}" + (f": {told}" if told else "")))
 

@@ -14,9 +14,12 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import web
-
 from isthmus._checks import check_integer, fail
+
+try:
+    from aiohttp import web
+except ImportError:
+    fail("serve", "aiohttp must be there", "none", "Install it: pip install 'isthmus[serve]'.")
 from isthmus.serving.page import POLICY, REPORT_POLICY, asset, list_page, live_page
 from isthmus.serving.snapshot import revision, snapshot
 from isthmus.serving.watcher import Watcher
@@ -28,6 +31,8 @@ LOOK, QUIET = 0.5, 5.0
 GRACE = 5.0
 #: Pages that may follow at the same time.
 MOST_FOLLOWERS = 32
+#: Seconds within which a request must have come whole.
+HEADERS = 5.0
 #: Milliseconds after which a page that lost its connection tries again.
 _RETRY = 1000
 _HEADERS = {
@@ -65,6 +70,11 @@ class LiveServer:
         app.router.add_get("/assets/{name:[a-z]+[.](?:js|css)}", self._asset)
         return app
 
+    def runner(self) -> web.AppRunner:
+        """What answers on a socket."""
+        # The time begins with the connection: whoever says half of a request is not waited for.
+        return web.AppRunner(self.application(), access_log=None, shutdown_timeout=0.5, keepalive_timeout=HEADERS)
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Who may ask, and how; the headers of every answer."""
@@ -91,6 +101,10 @@ class LiveServer:
         hosts = request.headers.getall("Host", [])
         name = hosts[0].rsplit(":", 1)[0] if len(hosts) == 1 else ""
         if name not in (HOST, "localhost"):
+            raise web.HTTPForbidden
+        # A page of another origin may ask, though it could not read the answer; links and own pages send none or ours.
+        origin = request.headers.getall("Origin", [])
+        if origin and origin != [f"http://{hosts[0]}"]:
             raise web.HTTPForbidden
         if request.method not in ("GET", "HEAD"):
             raise web.HTTPMethodNotAllowed(request.method, ("GET", "HEAD"))
@@ -219,7 +233,7 @@ def serve(watcher: Watcher, *, port: int = 0, ready: Callable[[str], object] = p
 
 async def _serve(watcher: Watcher, listening: socket.socket, ready: Callable[[str], object]) -> None:
     server = LiveServer(watcher)
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5)
+    runner = server.runner()
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()

@@ -99,7 +99,12 @@ def _progress(record: Record, *, running: bool) -> dict[str, Any] | None:
     share = 0.99 if over else min(record.done / record.total, 0.99)
     left = record.seconds_left() if running and not over else None
     told = "" if left is None else f"about {duration(left)} left"
-    return {"share": round(share, 4), "left": told, "done": int(record.done), "total": int(record.total)}
+    return {
+        "share": round(share, 4),
+        "left": told,
+        "done": int(record.done),
+        "total": int(max(record.total, record.done)),
+    }
 
 
 def rank_so_far(walks: Walks, ridge: float | None) -> str:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from isthmus._errors import IsthmusError
+from isthmus._inside import Inside, Stamp
 from isthmus._strict_json import loads
 from isthmus._tensorfile import read_body, read_header
 from isthmus.discovery._walk import UNUSED
-from isthmus.serving.inside import Inside, Stamp
 
 #: Files of one discovery that are read, bytes of one, and singular values kept of it.
 MOST, MAX_BYTES, VALUES = 300, 2**27, 32

@@ -14,9 +14,9 @@ from typing import Any
 from isthmus._checks import fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus._html import plain
+from isthmus._inside import Inside, Stamp
 from isthmus._live import LIVE
 from isthmus._strict_json import MAX_JSON_BYTES, loads
-from isthmus.serving.inside import Inside, Stamp
 from isthmus.serving.record import Follower, Record
 from isthmus.serving.stages import Stage, StageShelf
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from isthmus._checks import check_choice, check_integer, fail
@@ -164,7 +165,7 @@ def _work(
         running.update(dict.fromkeys(task.keys))
 
     told = f"Sweep of {folder.plan.experiment}: {folder.plan.title}."
-    record = LiveRecord(folder.path / PROGRESS / LIVE, sentence=told, command=sys.argv[1:])
+    record = LiveRecord(Path(folder.path, PROGRESS, LIVE), sentence=told, command=sys.argv[1:])
     total = sum(len(task.keys) for task in tasks)
     with record, record.beside(show)(total, f"sweep {folder.plan.experiment}") as bar:
         results = engine.run(tasks, started)

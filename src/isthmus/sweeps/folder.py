@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,13 +13,15 @@ from typing import NoReturn
 from isthmus._atomic import shown
 from isthmus._checks import fail
 from isthmus._errors import DataError, IsthmusError
+from isthmus._folders import Folder, previous
+from isthmus._inside import Inside, clear_remains
 from isthmus.engines.base import Finished, Task
 from isthmus.files import write_json
 from isthmus.runs import Run
 from isthmus.sweeps.index import Index, append
 from isthmus.sweeps.lock import Lock
 from isthmus.sweeps.pending import clear_pending, read_pending, write_pending
-from isthmus.sweeps.places import DAMAGED, EVERYTHING, PENDING, REMAINS, RUNS, SWEEP, is_key
+from isthmus.sweeps.places import DAMAGED, EVERYTHING, PENDING, RUNS, SWEEP, is_key
 from isthmus.sweeps.plan import Plan
 from isthmus.sweeps.records import inspect, make_index, read_plan, write_index
 
@@ -33,34 +33,37 @@ class SweepFolder:
 
     Attributes
     ----------
-    path : Path
+    path : Inside
     plan : Plan
         What the folder was for before, and what is added now.
     index : Index
     """
 
-    def __init__(self, path: Path, plan: Plan, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: Inside, plan: Plan, tell: Callable[[str], None], *, begun: bool) -> None:
         self.path, self.plan, self.index = path, plan, Index({})
-        self._tell = tell
+        self._tell, self._begun = tell, begun
 
     @classmethod
     @contextlib.contextmanager
     def of(cls, out: str | os.PathLike[str], plan: Plan, tell: Callable[[str], None]) -> Iterator[SweepFolder]:
         """Make or continue the folder ``out``; nothing in it is changed before all is checked."""
-        path = check_destination(out)
-        with writing(path):
-            path.mkdir(parents=True, exist_ok=True)
+        target = FOLDER.check(Path(out))
+        with writing(target):
+            target.mkdir(parents=True, exist_ok=True)
+            path = Inside(target)
             lock = Lock(path)
             lock.__enter__()
         try:
-            if (path / SWEEP).exists():
+            with writing(path), path.folder() as place:
+                begun = place.stat(SWEEP) is not None
+            if begun:
                 before = read_plan(path)
                 before.check_same(plan, shown(path.name))
                 names = {field: plan.labels[field] for field in plan.labels}
                 for grid in plan.grids:
                     before = before.with_grid(grid, names)
                 plan = before
-            made = cls(path, plan, tell)
+            made = cls(path, plan, tell, begun=begun)
             with writing(path):
                 made._settle()
             yield made
@@ -69,9 +72,9 @@ class SweepFolder:
 
     def _settle(self) -> None:
         for name in (RUNS, PENDING):
-            (self.path / name).mkdir(exist_ok=True)
+            (self.path / name).make_folder()
         content = self.plan.to_dict()
-        if not (self.path / SWEEP).exists() or read_plan(self.path).to_dict() != content:
+        if not self._begun or read_plan(self.path).to_dict() != content:
             write_json(self.path / SWEEP, content)
         self._clean()
         self.index = make_index(self.path, self.plan)
@@ -82,21 +85,21 @@ class SweepFolder:
 
     def _clean(self) -> None:
         """Remove what killed drivers left half written: nobody else writes here while we hold the lock."""
-        for entry in list((self.path / RUNS).iterdir()):
-            name = entry.name
-            if name.startswith(".") and name.endswith(".tmp"):
-                shutil.rmtree(entry, ignore_errors=True)
-            key = name.removeprefix(".").removesuffix(".previous")
-            if name == f".{key}.previous" and is_key(key) and not (self.path / RUNS / key).exists():
-                entry.rename(self.path / RUNS / key)
+        with (self.path / RUNS).folder() as place:
+            names = set(place.names())
+            for name in names:
+                if name.startswith(".") and name.endswith(".tmp"):
+                    place.rmtree(name)
+                key = name.removeprefix(".").removesuffix(".previous")
+                if name == previous(key) and is_key(key) and key not in names:
+                    place.rename(name, key)
         for folder in (self.path, self.path / PENDING):
-            for entry in folder.glob(REMAINS):
-                entry.unlink(missing_ok=True)
+            clear_remains(folder)
 
     def _put_aside(self, key: str, problem: str) -> None:
-        (self.path / DAMAGED).mkdir(exist_ok=True)
-        count = 1
-        while (target := self.path / DAMAGED / f"{key}-{count}").exists():
+        (self.path / DAMAGED).make_folder()
+        count, taken = 1, self.path.names(DAMAGED)
+        while (target := self.path / DAMAGED / f"{key}-{count}").name in taken:
             count += 1
         (self.path / RUNS / key).rename(target)
         del self.index.problems[key]
@@ -138,25 +141,16 @@ class SweepFolder:
                 write_pending(self.path, key, "interrupted")
 
 
-def check_destination(out: str | os.PathLike[str]) -> Path:
-    """The real path of ``out`` if a sweep may work there, or fail: absent, empty, or a sweep."""
-    target = Path(os.path.realpath(out))
-    do = "Choose another folder, or move what is in it."
-    if target.exists() and not target.is_dir():
-        fail(_WHO, "`out` must be a folder", f"{shown(target)}, a file", do)
-    if not target.is_dir():
-        return target
-    with writing(target):
-        names = sorted(entry.name for entry in target.iterdir())
-    strange = [name for name in names if name not in EVERYTHING and not fnmatch.fnmatchcase(name, REMAINS)]
-    if strange and SWEEP not in names:
-        others = ", ".join(shown(name, 60) for name in strange[:5]) + (", …" if len(strange) > 5 else "")
-        fail(_WHO, "`out` must be absent, empty or a sweep", f"{shown(target)}, which holds {others}", do)
-    return target
+def _is_sweep(folder: Inside, names: set[str]) -> bool:  # noqa: ARG001
+    # A driver that was killed at its very beginning has left less.
+    return SWEEP in names or names <= set(EVERYTHING)
+
+
+FOLDER = Folder(_WHO, "a sweep", EVERYTHING, _is_sweep, named=", with --out", continued=True)
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path | Inside) -> Iterator[None]:
     """What goes wrong on the file system, as one clear message."""
     try:
         yield
@@ -164,7 +158,7 @@ def writing(path: Path) -> Iterator[None]:
         refuse(path, problem)
 
 
-def refuse(path: Path, problem: BaseException, more: str = "") -> NoReturn:
+def refuse(path: Path | Inside, problem: BaseException, more: str = "") -> NoReturn:
     """Fail because the folder cannot be written, saying what is safe and what to do."""
     code = getattr(problem, "errno", None)
     reason = str(getattr(problem, "strerror", None) or problem)

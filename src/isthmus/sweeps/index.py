@@ -12,9 +12,9 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from isthmus._inside import Inside
 from isthmus.sweeps.pending import read_pending
 from isthmus.sweeps.places import FINISHED, INDEX, RUNS, SWEEP, digest_of, is_key, number, read_small
 
@@ -54,7 +54,7 @@ class Index:
         for key, problem in self.problems.items():
             yield _line({"key": key, "problem": problem})
 
-    def rows(self, folder: Path) -> list[dict[str, Any]]:
+    def rows(self, folder: Inside) -> list[dict[str, Any]]:
         """One flat row for each configuration as it is now, in the order of the plan.
 
         ``key``, ``state``, the values, ``seed``, the measured scalars, ``seconds``, ``error``; what was measured stands
@@ -75,13 +75,10 @@ class Index:
         return found
 
 
-def read_index(folder: Path) -> Index | None:
+def read_index(folder: Inside) -> Index | None:
     """The index as it stands in the file; None if it is absent, of another plan, or damaged before its last line."""
-    path = folder / INDEX
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None
-        lines = path.read_bytes().split(b"\n")
+        lines = folder.read(INDEX, limit=_MOST_BYTES).split(b"\n")
         head = json.loads(lines[0])
         # The last line of a killed writer may be torn; it is nobody's.
         rows = json.loads(b"[" + b",".join(line for line in lines[1:-1] if line) + b"]")
@@ -91,14 +88,19 @@ def read_index(folder: Path) -> Index | None:
         return None
     index = Index({name: value for name, value in head.items() if name not in ("format", "schema")})
     try:
+        names = set(head["names"])
+        if not all(isinstance(name, str) for name in (head["experiment"], head["title"], *names)):
+            return None
         for row in rows:
             key = row.pop("key")
+            if not is_key(key) or not _sound(row, names):
+                return None
             if "values" in row:
                 index.planned[key] = row
             elif "problem" in row:
                 index.finished.pop(key, None)
                 index.problems[key] = row["problem"]
-            elif row["state"] in FINISHED:
+            else:
                 index.finished[key] = row
                 index.problems.pop(key, None)
     except (AttributeError, KeyError, TypeError):
@@ -107,11 +109,35 @@ def read_index(folder: Path) -> Index | None:
     return index if index.head.get("plan") == digest_of(content) else None
 
 
-def changed(folder: Path, index: Index) -> set[str]:
+def _sound(row: dict[str, Any], names: set[str]) -> bool:
+    """Whether a line is one that we write: it is shown and counted with."""
+    if "values" in row:
+        return names <= set(row["values"]) and all(map(_is_value, row["values"].values())) and _is_value(row["seed"])
+    if "problem" in row:
+        return isinstance(row["problem"], str)
+    texts, numbers = (row["digest"], row["version"]), (row["stamp"], row["seconds"])
+    return (
+        row["state"] in FINISHED
+        and all(isinstance(text, str) for text in texts)
+        and all(number is None or isinstance(number, (int, float)) for number in numbers)
+        and all(isinstance(name, str) and _is_scalar(value) for name, value in row["measured"].items())
+    )
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _is_value(value: Any) -> bool:
+    return _is_scalar(value) or (isinstance(value, list) and all(map(_is_value, value)))
+
+
+def changed(folder: Inside, index: Index) -> set[str]:
     """Keys whose folder is new, gone, or no longer what the index says."""
     there: dict[str, int] = {}
-    with contextlib.suppress(OSError), os.scandir(folder / RUNS) as entries:
-        there = {entry.name: entry.stat().st_mtime_ns for entry in entries if is_key(entry.name)}
+    with contextlib.suppress(OSError), folder.folder(RUNS) as place:
+        stats = {name: place.stat(name) for name in place.names() if is_key(name)}
+        there = {name: status.st_mtime_ns for name, status in stats.items() if status is not None}
     # A folder that is known to be damaged is no news until it changes.
     new = set(there) - set(index.finished) - set(index.problems)
     gone = (set(index.finished) | set(index.problems)) - set(there)
@@ -120,10 +146,9 @@ def changed(folder: Path, index: Index) -> set[str]:
     return new | gone | {key for key in suspect if _provenance_digest(folder, key) != index.finished[key]["digest"]}
 
 
-def append(folder: Path, key: str, row: Mapping[str, Any]) -> None:
+def append(folder: Inside, key: str, row: Mapping[str, Any]) -> None:
     """Add one line to the index; a torn line before it is closed first."""
-    path = folder / INDEX
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    descriptor = (folder / INDEX).open(os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         torn = b""
         if size := os.fstat(descriptor).st_size:
@@ -134,7 +159,7 @@ def append(folder: Path, key: str, row: Mapping[str, Any]) -> None:
         os.close(descriptor)
 
 
-def _provenance_digest(folder: Path, key: str) -> str:
+def _provenance_digest(folder: Inside, key: str) -> str:
     _, content = read_small(folder / RUNS / key / PROVENANCE)
     return digest_of(content)
 

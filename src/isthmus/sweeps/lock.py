@@ -10,10 +10,10 @@ import platform
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from isthmus._inside import NO_LOCKS, Inside
 from isthmus._processes import is_alive
 from isthmus.sweeps.places import LOCK, read_small
 
@@ -24,8 +24,6 @@ except ImportError:  # Windows: the sign of life alone decides
 
 #: Seconds between two signs of life, and without one until a process counts as gone.
 BEAT, LAPSE = 2.0, 30.0
-#: What file systems answer that know no locks.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,14 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {when}"
 
 
-def holder(folder: Path) -> Holder | None:
+def holder(folder: str | os.PathLike[str]) -> Holder | None:
     """Who holds the lock of a folder; None if nobody says so."""
-    found, _ = read_small(folder / LOCK)
+    path = Inside(folder) / LOCK
+    (found, _), stamp = read_small(path), path.stamp()
     try:
-        seen = (folder / LOCK).stat().st_mtime
-        if found is None:
+        if found is None or stamp is None:
             return None
+        seen = stamp.changed / 1e9
         since = float(found["since"])
         # A time that is none would have no date to show.
         since = since if 0.0 <= since <= time.time() else seen
@@ -71,15 +70,14 @@ class Lock:
     without such locks the sign of life decides: a folder is free ``LAPSE`` seconds after the last.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path, self._folder = folder / LOCK, folder
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Inside(folder)
         self._file: int | None = None
         self._over = threading.Event()
         self._pulse: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        self._file = os.open(self._path, flags, 0o666)
+        self._file = (self._folder / LOCK).open(os.O_RDWR | os.O_CREAT)
         try:
             self._take()
             self._say({"host": platform.node(), "pid": os.getpid(), "since": time.time()})
@@ -112,7 +110,7 @@ class Lock:
             except OSError as problem:
                 if problem.errno in (errno.EWOULDBLOCK, errno.EACCES):
                     self._refuse(before)
-                if problem.errno not in _NO_LOCKS:
+                if problem.errno not in NO_LOCKS:
                     raise
             else:
                 # Ours: whoever is named there died without a word. On another machine it may only seem so.
@@ -132,9 +130,11 @@ class Lock:
         if self._file is not None:
             os.ftruncate(self._file, 0)
             if content is not None:
-                os.pwrite(self._file, json.dumps(content).encode(), 0)
+                # Not os.pwrite, which Windows has not.
+                os.lseek(self._file, 0, os.SEEK_SET)
+                os.write(self._file, json.dumps(content).encode())
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
             with contextlib.suppress(OSError):
-                os.utime(self._path)
+                os.utime(self._file if os.utime in os.supports_fd and self._file is not None else self._folder / LOCK)

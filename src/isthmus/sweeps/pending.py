@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from pathlib import Path
 from typing import Any
 
+from isthmus._inside import Inside
 from isthmus.sweeps.lock import holder
 from isthmus.sweeps.places import PENDING, is_key, read_small
 
@@ -15,7 +13,7 @@ from isthmus.sweeps.places import PENDING, is_key, read_small
 WRITTEN = ("running", "failed", "interrupted")
 
 
-def write_pending(folder: Path, key: str, state: str, **facts: Any) -> None:
+def write_pending(folder: Inside, key: str, state: str, **facts: Any) -> None:
     """Say what became of a configuration; what was known of its attempts stays."""
     from isthmus.files import write_json
 
@@ -25,18 +23,15 @@ def write_pending(folder: Path, key: str, state: str, **facts: Any) -> None:
     write_json(path, {"key": key, "state": state, "time": time.time(), "attempts": attempts, **facts})
 
 
-def clear_pending(folder: Path, key: str) -> None:
+def clear_pending(folder: Inside, key: str) -> None:
     """Forget it: there is a Run."""
-    with contextlib.suppress(FileNotFoundError):
-        (folder / PENDING / f"{key}.json").unlink()
+    (folder / PENDING / f"{key}.json").remove()
 
 
-def read_pending(folder: Path) -> dict[str, dict[str, Any]]:
+def read_pending(folder: Inside) -> dict[str, dict[str, Any]]:
     """What is pending, by key; ``running`` without a driver that gives a sign of life is ``stale``."""
     found: dict[str, dict[str, Any]] = {}
-    names = []
-    with contextlib.suppress(OSError), os.scandir(folder / PENDING) as entries:
-        names = [entry.name for entry in entries]
+    names = folder.names(PENDING)
     if not names:
         return found
     who = holder(folder)

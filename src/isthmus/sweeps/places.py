@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
+
+from isthmus._inside import Inside
 
 #: What is swept; a complete Run for each finished configuration; a small file for each that is begun and not finished;
 #: a table made from all these; runs that could not be read; who is at work.
 SWEEP, RUNS, PENDING, INDEX, DAMAGED, LOCK = "sweep.json", "runs", "states", "index.jsonl", "damaged", ".lock"
 PROGRESS, REPORT = ".progress", "report.html"
 EVERYTHING = (SWEEP, RUNS, PENDING, INDEX, DAMAGED, LOCK, PROGRESS, REPORT)
-#: What a killed process may leave.
-REMAINS = ".isthmus-*.tmp"
 
 #: What a configuration may be. Of ``diverged`` there is a Run too, whose training left every bound.
 STATES = ("done", "diverged", "failed", "interrupted", "running", "stale", "waiting")
@@ -29,12 +28,10 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_small(path: Path) -> tuple[dict[str, Any] | None, bytes]:
+def read_small(path: Inside) -> tuple[dict[str, Any] | None, bytes]:
     """A JSON object and its bytes; None for what is absent, too large, torn or something else."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None, b""
-        content = path.read_bytes()
+        content = path.read(limit=_MOST_BYTES)
         found = json.loads(content)
     except (OSError, ValueError, RecursionError):
         return None, b""

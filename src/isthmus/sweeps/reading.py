@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isthmus._inside import Inside
 from isthmus.sweeps.index import Index, changed, read_index
 from isthmus.sweeps.places import DAMAGED, FINISHED, RUNS
 
@@ -22,16 +23,17 @@ if TYPE_CHECKING:
 _TOLD = 5
 
 
-def look(folder: Path, *, rebuild: bool = False) -> Index:
+def look(folder: str | os.PathLike[str], *, rebuild: bool = False) -> Index:
     """The index, brought up to date with the folders; written where that is possible.
 
     Parameters
     ----------
-    folder : Path
+    folder : path
         Of a sweep.
     rebuild : bool
         Read and check every Run again. Otherwise only those whose folder has changed.
     """
+    folder = Inside(folder)
     index = None if rebuild else read_index(folder)
     stale = set() if index is None else changed(folder, index)
     if index is not None and not stale:
@@ -67,7 +69,7 @@ def read(folder: str | os.PathLike[str], *, experiment: type[Experiment] | None 
 
     from isthmus.sweeps.result import SweepResult
 
-    path = Path(folder)
+    path = Inside(folder)
     index = look(path)
     rows = index.rows(path)
     names = index.head["names"]
@@ -81,13 +83,13 @@ def read(folder: str | os.PathLike[str], *, experiment: type[Experiment] | None 
         index.head["title"],
         varied or tuple(names),
         frame,
-        path,
+        Path(path),
         _spectra(path, experiment or index.head["experiment"], finished),
         tuple(problems(path, index, rows)),
     )
 
 
-def problems(folder: Path, index: Index, rows: Sequence[dict[str, Any]]) -> list[str]:
+def problems(folder: str | os.PathLike[str], index: Index, rows: Sequence[dict[str, Any]]) -> list[str]:
     """What a person must know of a sweep, in sentences."""
     counts = collections.Counter(row["state"] for row in rows)
     found = []
@@ -109,16 +111,15 @@ def problems(folder: Path, index: Index, rows: Sequence[dict[str, Any]]) -> list
     others = (set(index.finished) | set(index.problems)) - known
     if others:
         found.append(f"{len(others)} runs in {RUNS}/ belong to no grid of this sweep and are left alone")
-    with contextlib.suppress(OSError):
-        if aside := sorted(entry.name for entry in (folder / DAMAGED).iterdir()):
-            found.append(f"{len(aside)} damaged runs lie in {DAMAGED}/: {', '.join(aside[:_TOLD])}")
+    if aside := Inside(folder).names(DAMAGED):
+        found.append(f"{len(aside)} damaged runs lie in {DAMAGED}/: {', '.join(aside[:_TOLD])}")
     versions = sorted({row["version"] for key, row in index.finished.items() if key in known})
     if len(versions) > 1:
         found.append(f"computed by {len(versions)} versions of isthmus: {', '.join(versions[:_TOLD])}")
     return found
 
 
-def _spectra(folder: Path, experiment: str | type[Experiment], keys: Sequence[str]) -> Any:
+def _spectra(folder: Inside, experiment: str | type[Experiment], keys: Sequence[str]) -> Any:
     from isthmus.experiments._experiment import Experiment, find_experiments
     from isthmus.runs import Run
     from isthmus.sweeps.result import Spectra

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NoReturn
 
-from isthmus._atomic import shown, write_atomic
+from isthmus._atomic import open_checked, shown, write_atomic
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError, IsthmusError
+from isthmus._folders import identity
+from isthmus._inside import Inside
+from isthmus._strict_json import MAX_JSON_BYTES, loads
+from isthmus._tensorfile import MAX_FILE_BYTES
 from isthmus.experiments._experiment import find_experiments, plain_scalars
 from isthmus.files import read_json
 from isthmus.runs import ARRAYS, CONFIG, FIGURES, PROVENANCE, READABLE, VERDICTS, Run, configuration_key
@@ -20,15 +21,15 @@ from isthmus.sweeps.places import INDEX, RUNS, SWEEP, digest_of, is_key
 from isthmus.sweeps.plan import Plan
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Inside) -> Plan:
     """The plan of a sweep's folder."""
-    if not (folder / SWEEP).is_file():
+    if not folder.is_file(SWEEP):
         do = "Give the folder of a sweep: `isthmus sweep … --out DIR` makes one."
         fail("sweep", f"{shown(folder)} must hold {SWEEP}", "none", do, error=FileFormatError)
     return Plan.from_dict(read_json(folder / SWEEP), shown(folder / SWEEP))
 
 
-def inspect(folder: Path, key: str, experiment: str) -> dict[str, Any]:
+def inspect(folder: Inside, key: str, experiment: str) -> dict[str, Any]:
     """The line of the index for one Run, whose files are all read and checked against their digests.
 
     Raises
@@ -38,9 +39,9 @@ def inspect(folder: Path, key: str, experiment: str) -> dict[str, Any]:
     """
     path = folder / RUNS / key
     try:
-        stamp = path.stat().st_mtime_ns
-        content = (path / PROVENANCE).read_bytes()
-        source, config = read_json(path / PROVENANCE), read_json(path / CONFIG)
+        before = identity(path)
+        content = path.read(PROVENANCE, limit=MAX_JSON_BYTES)
+        source, config = loads("sweep", content, f"{RUNS}/{key}/{PROVENANCE}"), read_json(path / CONFIG)
         _check(path, source, config, key, experiment)
     except OSError as problem:
         _bad(path, "its files must be readable", problem.strerror or problem)
@@ -52,20 +53,20 @@ def inspect(folder: Path, key: str, experiment: str) -> dict[str, Any]:
         "measured": measured,
         "seconds": source.get("seconds"),
         "digest": digest_of(content),
-        "stamp": stamp,
+        "stamp": before[1] if before is not None else 0,
         "version": f"{source.get('isthmus', '?')} {commit}".strip(),
     }
 
 
-def _check(path: Path, source: Any, config: Any, key: str, experiment: str) -> None:
+def _check(path: Inside, source: Any, config: Any, key: str, experiment: str) -> None:
     if not isinstance(source, dict) or not isinstance(config, dict) or config.get("schema") not in READABLE:
         _bad(path, f"it must be a Run of schema {' or '.join(map(str, READABLE))}", "something else")
     digests = source.get("sha256")
-    there = [name for name in (CONFIG, ARRAYS, VERDICTS, *FIGURES) if (path / name).is_file()]
+    there = [name for name in (CONFIG, ARRAYS, VERDICTS, *FIGURES) if path.is_file(name)]
     if not isinstance(digests, dict) or sorted(digests) != sorted(there) or len(there) < 3:
         _bad(path, f"the files must be those listed in {PROVENANCE}", ", ".join(there) or "none")
     for name, digest in digests.items():
-        with (path / name).open("rb") as stream:
+        with open_checked("sweep", path / name, MAX_FILE_BYTES) as (stream, _):
             if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
                 _bad(path, f"{name} must have the SHA-256 in {PROVENANCE}", "another one")
     found = configuration_key(str(config.get("experiment")), config.get("parameters") or {})
@@ -80,7 +81,7 @@ def _plain(measured: Any) -> bool:
     )
 
 
-def _measure(path: Path) -> dict[str, Any]:
+def _measure(path: Inside) -> dict[str, Any]:
     """Of a Run that was not made by a sweep, by its experiment's own rule."""
     run = Run.read(path)
     kind = find_experiments().get(run.experiment)
@@ -89,7 +90,7 @@ def _measure(path: Path) -> dict[str, Any]:
     return plain_scalars(kind(**run.parameters).measured(run.arrays))
 
 
-def make_index(folder: Path, plan: Plan) -> Index:
+def make_index(folder: Inside, plan: Plan) -> Index:
     """The index, from the folders alone; runs that cannot be read stand among its problems."""
     index = Index(head(folder, plan))
     for key, one in plan.configurations().items():
@@ -98,12 +99,12 @@ def make_index(folder: Path, plan: Plan) -> Index:
     return index
 
 
-def refresh(folder: Path, plan: Plan, index: Index, keys: Iterable[str]) -> None:
+def refresh(folder: Inside, plan: Plan, index: Index, keys: Iterable[str]) -> None:
     """Look at the folders of these keys again."""
     for key in keys:
         index.finished.pop(key, None)
         index.problems.pop(key, None)
-        if not (folder / RUNS / key).is_dir():
+        if not folder.is_folder(RUNS, key):
             continue
         try:
             index.finished[key] = inspect(folder, key, plan.experiment)
@@ -111,26 +112,23 @@ def refresh(folder: Path, plan: Plan, index: Index, keys: Iterable[str]) -> None
             index.problems[key] = str(problem)
 
 
-def head(folder: Path, plan: Plan) -> dict[str, Any]:
+def head(folder: Inside, plan: Plan) -> dict[str, Any]:
     """The first line of the index."""
-    content = (folder / SWEEP).read_bytes()
+    content = folder.read(SWEEP, limit=MAX_JSON_BYTES)
     names = list(plan.names)
     return {"experiment": plan.experiment, "title": plan.title, "names": names, "plan": digest_of(content)}
 
 
-def write_index(folder: Path, index: Index) -> None:
+def write_index(folder: Inside, index: Index) -> None:
     """Write it in one step."""
     write_atomic(folder / INDEX, b"".join(index.lines()))
 
 
-def run_keys(folder: Path) -> list[str]:
+def run_keys(folder: Inside) -> list[str]:
     """Keys of the folders that are there."""
-    found: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(folder / RUNS) as entries:
-        found = sorted(entry.name for entry in entries if is_key(entry.name))
-    return found
+    return [name for name in folder.names(RUNS) if is_key(name)]
 
 
-def _bad(path: Path, must: str, got: object) -> NoReturn:
+def _bad(path: Inside, must: str, got: object) -> NoReturn:
     do = "The sweep puts it aside and computes it again."
     fail(f"{RUNS}/{path.name}", must, got, do, error=FileFormatError)

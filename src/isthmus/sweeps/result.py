@@ -94,6 +94,7 @@ class SweepResult:
 
     def run(self, key: str) -> Run:
         """The Run of a key, read from the folder."""
+        from isthmus._inside import Inside
         from isthmus.runs import Run
 
         if self.folder is None:
@@ -104,7 +105,7 @@ class SweepResult:
         if state not in FINISHED:
             do = "Continue the sweep; failed ones are tried again if asked for."
             fail("SweepResult.run", f"the configuration {key} must be finished", repr(state), do)
-        return Run.read(self.folder / RUNS / key)
+        return Run.read(Inside(self.folder, RUNS, key))
 
     def to_frame(self) -> pd.DataFrame:
         """A copy of the table."""
@@ -163,14 +164,14 @@ class SweepResult:
     def _repr_html_(self) -> str:
         from isthmus import _html
 
-        title = _html.heading(f"<b>{_html.name(self.experiment)}</b>", _html.told(self.title))
+        title = _html.heading(_html.strong(_html.name(self.experiment)), _html.told(self.title))
         states = ", ".join(f"{number} {state}" for state, number in self.counts.items())
         table = self.summary()
         head = [*map(str, table.index.names), *map(str, table.columns)]
         rows = []
         for values, row in list(zip(table.index, table.itertuples(index=False)))[:50]:
             cells = [*(values if isinstance(values, tuple) else (values,)), *row]
-            rows.append([_html.number(cell) if isinstance(cell, float) else _html.told(str(cell)) for cell in cells])
+            rows.append([_html.number(cell) for cell in cells])
         return _html.card(title, _html.told(states), _html.items(self.problems), _html.table(head, rows))
 
 

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from isthmus._checks import check_choice, check_integer, fail, without_mask
+from isthmus._checks import check_choice, check_integer, check_seed, fail, without_mask
 from isthmus._errors import DataError
 from isthmus._settings import KINDS, Settings
 from isthmus.engines.base import DISCOVER
@@ -69,7 +69,7 @@ class Subject(ABC):
         if swept is not None:
             if seeds != 1:
                 fail(_WHO, "seeds may be given once", "`seed` in the grid and `seeds`", "Remove one of them.")
-            return [check_integer(_WHO, "seed", seed, low=0) for seed in swept]
+            return [check_seed(_WHO, seed) for seed in swept]
         first = int(self.base.get("seed", 0))
         if not isinstance(seeds, Sequence):
             return list(range(first, first + check_integer(_WHO, "seeds", seeds, low=1, high=100_000)))

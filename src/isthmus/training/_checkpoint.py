@@ -13,8 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from isthmus import files
+from isthmus._atomic import check_writable
 from isthmus._checks import fail
-from isthmus._errors import FileFormatError, NumericalWarning
+from isthmus._errors import NumericalWarning
+from isthmus._inside import Inside, clear_remains
+from isthmus._strict_json import loads
 
 _NAMES = ("checkpoint-even.safetensors", "checkpoint-odd.safetensors")
 
@@ -36,6 +39,9 @@ class Checkpoints:
     def __init__(self, folder: str | Path, identity_of_training: str, every: float = 10.0) -> None:
         self.folder, self.fingerprint, self.every = Path(folder), identity_of_training, every
         self.count = 0
+        # Noticed now, not after an hour of training.
+        check_writable("train", self.folder)
+        clear_remains(Inside(self.folder.parent, self.folder.name))
 
     def write(self, snapshot: TrainingState) -> None:
         """Overwrite the older of the two files; the newer one stays valid whatever happens meanwhile."""
@@ -46,7 +52,7 @@ class Checkpoints:
             "count": str(self.count),
             "numbers": json.dumps(snapshot.numbers),
         }
-        files.write_tensors(self.folder / _NAMES[self.count % 2], snapshot.tensors, metadata)
+        files.write_tensors(self._path(_NAMES[self.count % 2]), snapshot.tensors, metadata)
         self.count += 1
 
     def read(self) -> TrainingState | None:
@@ -56,15 +62,16 @@ class Checkpoints:
         """
         found: list[tuple[int, TrainingState]] = []
         damaged: list[str] = []
+        there = Inside(self.folder.parent, self.folder.name).names()
         for name in _NAMES:
-            path = self.folder / name
-            if not path.exists():
+            path = self._path(name)
+            if name not in there:
                 continue
             try:
                 tensors, metadata = files.read_tensors(path)
-                numbers = json.loads(metadata["numbers"])
+                numbers = loads("train", metadata["numbers"].encode(), "the numbers")
                 count, identity = int(metadata["count"]), metadata["fingerprint"]
-            except (FileFormatError, KeyError, ValueError):
+            except (KeyError, ValueError):
                 # Damaged (a disk, not us: writes are atomic): the other file stands in.
                 damaged.append(name)
                 continue
@@ -89,10 +96,13 @@ class Checkpoints:
         self.count = count + 1
         return snapshot
 
+    def _path(self, name: str) -> Inside:
+        return Inside(self.folder.parent, self.folder.name, name)
+
     def clear(self) -> None:
         """Remove both files."""
         for name in _NAMES:
-            (self.folder / name).unlink(missing_ok=True)
+            self._path(name).remove()
 
 
 def identity_of_training(settings: dict[str, Any], net: nn.Module, data: list[Tensor]) -> str:

@@ -19,13 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from isthmus._activations import Rounding, preactivations
+from isthmus._atomic import shown
+from isthmus._checks import check_integer
+from isthmus._errors import FileFormatError
 from isthmus._progress import Progress
 from isthmus.measures._stationarity import STATIONARY, Stationarity, certify
 from isthmus.networks._direct import use_threads
 from isthmus.networks._network import hooks_of
 from isthmus.training._checkpoint import Checkpoints, TrainingState
 from isthmus.training._first_order import FirstOrder, Optimiser, OptimiserState, ScaleDown
-from isthmus.training._lbfgs import LBFGS
+from isthmus.training._lbfgs import LBFGS, Memory, Pairs
 from isthmus.training._narrow import Narrow
 from isthmus.training._newton import Newton
 from isthmus.training._objective import Objective, Stack, Value
@@ -105,6 +108,7 @@ class _Room:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs, self.threads = jobs, torch.get_num_threads()
         self.stacks: dict[bool, Stack] = {}
+        self.memories: dict[tuple[int, torch.dtype], Memory] = {}
 
     def stack(self, *, double: bool) -> Stack:
         """Made when it is needed."""
@@ -121,6 +125,12 @@ class _Room:
             Xs, Ys = [data(job.X) for job in self.jobs], [data(job.Y) for job in self.jobs]
             self.stacks[double] = Stack(nets, Xs, Ys, self.jobs[0].settings["loss"])
         return self.stacks[double]
+
+    def memory(self, size: int, stack: Stack) -> Memory:
+        """For the curvature of all; of a single network no longer than it is needed."""
+        if len(self.jobs) == 1:
+            return Memory(size, stack.theta)
+        return self.memories.setdefault((size, stack.theta.dtype), Memory(size, stack.theta, len(self.jobs)))
 
     @contextmanager
     def objective(self, index: int, *, double: bool) -> Iterator[Objective]:
@@ -141,6 +151,17 @@ def _copy(source: nn.Module, target: nn.Module) -> None:
     """Parameters and buffers."""
     for own, other in zip([*target.parameters(), *target.buffers()], [*source.parameters(), *source.buffers()]):
         own.copy_(other)
+
+
+@contextmanager
+def _believed() -> Iterator[None]:
+    """A checkpoint that is whole and of this training may still have been made by somebody else."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
+        got, do = f"{type(problem).__name__}: {problem}", "Pass resume=False to start anew, or remove it."
+        must = "the checkpoint must hold a state of this training"
+        raise FileFormatError(f"train: {must}. Got {shown(got, 300)}. {do}") from problem
 
 
 class _Training:
@@ -165,14 +186,25 @@ class _Training:
         self.bar: Progress
         self.restored = job.restored
         if self.restored is not None:
-            numbers = self.restored.numbers
-            self.phase, self.inside, self.step = numbers["phase"], numbers["inside"], numbers["step"]
-            self.evaluations, self.complete = numbers["evaluations"], numbers["complete"]
-            centres = self.restored.tensors
-            bands = enumerate(numbers.get("bands", ()))
-            self.rounded = tuple(Rounding(float(band), centres.get(f"centres.{i}")) for i, band in bands)
-            self.history = {k: self.restored.tensors[f"history.{k}"].tolist() for k in self.history}
-            self.generator.set_state(self.restored.tensors["generator"])
+            with _believed():
+                self.place(self.restored)
+
+    def place(self, restored: TrainingState) -> None:
+        """Where a checkpoint says that the training is."""
+        numbers, tensors = restored.numbers, restored.tensors
+        self.phase, self.inside, self.step, self.evaluations = (
+            check_integer("train", key, numbers[key], low=0) for key in ("phase", "inside", "step", "evaluations")
+        )
+        steps = [*(phase.steps for phase in self.plan), 0]
+        if self.inside > steps[self.phase] or not isinstance(numbers["complete"], bool):
+            raise ValueError(f"step {self.inside} of phase {self.phase}")
+        self.complete = numbers["complete"]
+        bands = enumerate(numbers.get("bands", ()))
+        self.rounded = tuple(Rounding(float(band), tensors.get(f"centres.{i}")) for i, band in bands)
+        self.history = {k: tensors[f"history.{k}"].tolist() for k in self.history}
+        if any(tensors[f"history.{k}"].shape != (self.step,) for k in self.history):
+            raise ValueError(f"a history of another length than {self.step}")
+        self.generator.set_state(tensors["generator"])
 
     def before(self) -> int:
         """Steps of the plan that are already done."""
@@ -207,17 +239,28 @@ class _Training:
             return
         prefix = "optimiser."
         tensors = {k: v.to(objective.theta.device) for k, v in self.restored.tensors.items()}
-        objective.theta.copy_(tensors["theta"])
-        self.good = tensors["good"]
-        for i, buffer in enumerate(objective.net.buffers()):
-            buffer.copy_(tensors[f"buffer.{i}"])
-        optimiser.set_state(
-            OptimiserState(
-                {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)},
-                {k: float(v) for k, v in self.restored.numbers["optimiser"].items()},
+        kept = {"theta": objective.theta, "good": objective.theta}
+        kept |= {f"buffer.{i}": buffer for i, buffer in enumerate(objective.net.buffers())}
+        with _believed():
+            for name, wanted in kept.items():
+                found = tensors[name]
+                if found.shape != wanted.shape or found.dtype != wanted.dtype:
+                    raise ValueError(f"{name} of {found.dtype}, shape {tuple(found.shape)}")
+            for name, fresh in optimiser.get_state().tensors.items():
+                found, length = tensors[prefix + name], len(objective.theta)
+                # Pairs grow in number while it runs; how many parameters they are about stays.
+                if fresh.shape[-1:] == (length,) and (found.ndim != fresh.ndim or found.shape[-1] != length):
+                    raise ValueError(f"{prefix}{name} of shape {tuple(found.shape)}")
+            optimiser.set_state(
+                OptimiserState(
+                    {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)},
+                    {k: float(v) for k, v in self.restored.numbers["optimiser"].items()},
+                )
             )
-        )
-        self.restored = None
+        for name, wanted in kept.items():
+            if name != "good":
+                wanted.copy_(tensors[name])
+        self.good, self.restored = tensors["good"], None
 
     def save(self, objective: Objective, optimiser: Optimiser) -> None:
         if self.checkpoints is not None:
@@ -230,7 +273,10 @@ class _Training:
             return FirstOrder(phase, objective.theta, self.generator)
         metric = hooks_of(objective.net).metric(self.settings["loss"]) if phase.metric else None
         kind = {"narrow": Narrow, "newton": Newton}.get(phase.method, LBFGS)
-        return kind(phase, objective.theta, metric, self.generator)
+        memory = self.room.memory(phase.memory, objective.stack)
+        return kind(
+            phase, objective.theta, metric, self.generator, Pairs(phase.memory, objective.theta, memory, self.index)
+        )
 
     # ---------------------------------------------------------------- the loop
 
@@ -418,6 +464,7 @@ class _Training:
         rest = self.plan[self.phase :]
         return all(
             (p.method == "lbfgs" or p.finishing)
+            and p.finishing == phase.finishing
             and p.ridge_start == p.ridge_end == 1.0
             and p.precision == phase.precision
             for p in rest

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,126 +14,302 @@ from isthmus.networks._network import hooks_of
 from isthmus.training._first_order import OptimiserState
 from isthmus.training._objective import Objective, Value
 from isthmus.training._phases import Phase
-from isthmus.training._requests import Evaluate, Refresh, Solve, Steps
+from isthmus.training._requests import Evaluate, Refresh, Request, Solve, Steps
 
 #: Rows begin at a multiple of so many bytes. Where they begin elsewhere some processors sum in another order: a
 #: training that goes on from a file, with its rows at other places, would not come to the same bits.
 ALIGNED = 64
 
+#: A pair is kept if s·t is more than this share of |s||t|.
+CURVED = 1e-10
 
-class Window:
-    """The last ``size`` vectors as the rows of one matrix, in memory taken once.
+#: Entries of S up to which those of some networks are copied to be computed together: small ones wait for calls.
+COPIED = 2**16
 
-    There is room for a quarter more: rows are written one after the other, and moved to the front when the end is
-    reached. With millions of parameters a new matrix at every step took as long as a gradient.
+#: The number of a network, or those of several.
+Which = int | slice | Tensor
+
+
+class Memory:
+    """Room for the pairs of several networks of one shape, taken once: S and T (B, rows, P), products (B, rows, rows).
+
+    There is room for a quarter more than is kept: rows are written one after the other, and moved to the front when the
+    end is reached. With millions of parameters a new matrix at every step took as long as a gradient. Networks that go
+    side by side have their rows at the same places, and are computed together without being copied.
     """
 
-    def __init__(self, size: int, like: Tensor) -> None:
+    def __init__(self, size: int, like: Tensor, count: int = 1) -> None:
         each = ALIGNED // like.element_size()
-        self.size, self.length = size, len(like)
-        self.memory = like.new_empty((0, -(-len(like) // each) * each))
-        self.begin = self.end = 0
+        self.size, self.full = size, size + -(-size // 4)
+        self.length = like.shape[-1]
+        self.S = like.new_empty((count, 0, -(-self.length // each) * each))
+        self.T = self.S
+        self.products = torch.zeros((count, 0, 0), dtype=torch.float64, device=like.device)
+        self.squares: Tensor | None = None
 
     @property
-    def rows(self) -> Tensor:
-        """A view, the newest last."""
-        return self.memory[self.begin : self.end, : self.length]
+    def rows(self) -> int:
+        """Pairs of one network that there is room for."""
+        return self.S.shape[1]
 
-    def append(self, vector: Tensor) -> None:
-        """The newest row; the oldest is dropped where there are more than ``size``."""
-        if self.end == len(self.memory):
-            self._make_room()
-        self.memory[self.end, : self.length] = vector
-        self.end += 1
-        self.begin = max(self.begin, self.end - self.size)
+    def write(self, which: Which, begin: int, end: int, s: Tensor, t: Tensor) -> tuple[int, int]:
+        """A new pair behind those from ``begin`` to ``end``, of one network or several; where their pairs are then."""
+        if end == self.rows:
+            begin, end = self._make_room(which, begin, end)
+        self.S[which, end, : self.length] = s
+        self.T[which, end, : self.length] = t
+        begin, end = max(begin, end + 1 - self.size), end + 1
+        column = _along(self.S[which, begin:end, : self.length], t)
+        self.products[which, begin:end, end - 1] = column.to(self.products.dtype)
+        if self.squares is not None:
+            column = _along(self.S[which, begin:end, : self.length], s)
+            self.squares[which, begin:end, end - 1] = column.to(self.squares.dtype)
+        return begin, end
 
-    def _make_room(self) -> None:
-        last, full = self.rows[max(0, self.end - self.begin - self.size + 1) :], self.size + -(-self.size // 4)
-        if len(self.memory) < full:
+    def _make_room(self, which: Which, begin: int, end: int) -> tuple[int, int]:
+        if self.rows < self.full:
             # Little at first: short trainings never fill it.
-            self.memory = self.memory.new_empty((min(full, max(4, 2 * len(self.memory))), self.memory.shape[1]))
-        # One by one: new places and old ones overlap.
-        for place, row in zip(self.memory, last):
-            place[: self.length].copy_(row)
-        self.begin, self.end = 0, len(last)
+            self._grow(min(self.full, max(4, 2 * self.rows)))
+            return begin, end
+        begin = max(begin, end - self.size + 1)
+        count = end - begin
+        for M in (self.S, self.T):
+            # In parts that do not overlap with where they go.
+            for start in range(0, count, begin):
+                stop = min(start + begin, count)
+                M[which, start:stop] = M[which, begin + start : begin + stop]
+        for M in (self.products, self.squares):
+            if M is not None:
+                M[which, :count, :count] = M[which, begin:end, begin:end].clone()
+        return 0, count
 
-    def clear(self) -> None:
-        """No rows."""
-        self.begin = self.end = 0
+    def _grow(self, rows: int) -> None:
+        before = self.rows
+        for name in ("S", "T"):
+            old = getattr(self, name)
+            new = old.new_empty((len(old), rows, old.shape[2]))
+            new[:, :before] = old
+            setattr(self, name, new)
+        self.products = _enlarged(self.products, rows)
+        self.squares = None if self.squares is None else _enlarged(self.squares, rows)
+
+
+def _enlarged(M: Tensor, rows: int) -> Tensor:
+    new = M.new_zeros((len(M), rows, rows))
+    new[:, : M.shape[1], : M.shape[1]] = M
+    return new
 
 
 class Pairs:
-    """Steps s_i and changes t_i of the gradient, as rows of S and T, the newest last, with their products S·Tᵀ.
+    """Steps s_i and changes t_i of the gradient, the newest last, with their products s_i·t_j for i ≤ j.
 
     The products are kept and not computed anew: for matrices so long and so few rows that takes longer than all else.
-    Those of S with itself are needed only once the ridge moves.
     """
 
-    def __init__(self, size: int, like: Tensor) -> None:
-        self._S, self._T = Window(size, like), Window(size, like)
-        self.size = size
-        self.products = torch.zeros((0, 0), dtype=torch.float64, device=like.device)
-        self.squares: Tensor | None = None
+    def __init__(self, size: int, like: Tensor, memory: Memory | None = None, index: int = 0) -> None:
+        self.memory, self.index = Memory(size, like) if memory is None else memory, index
+        self.begin = self.end = 0
+        #: Whether products of S with itself have been needed: once the ridge moves.
+        self.squared = False
 
     def __len__(self) -> int:
-        return self._S.end - self._S.begin
+        return self.end - self.begin
 
     @property
     def S(self) -> Tensor:
-        """A view."""
-        return self._S.rows
+        """Steps as rows: a view."""
+        return self.memory.S[self.index, self.begin : self.end, : self.memory.length]
 
     @property
     def T(self) -> Tensor:
-        """A view."""
-        return self._T.rows
+        """Changes of the gradient as rows: a view."""
+        return self.memory.T[self.index, self.begin : self.end, : self.memory.length]
+
+    @property
+    def products(self) -> Tensor:
+        """The upper triangle of S·Tᵀ: a view. What is below the diagonal means nothing."""
+        return self.memory.products[self.index, self.begin : self.end, self.begin : self.end]
 
     def append(self, s: Tensor, t: Tensor) -> None:
-        """The newest pair; the oldest is dropped where there are more than ``size``."""
-        self._S.append(s)
-        self._T.append(t)
-        self.products = _bordered(self.products, len(self), self.S @ t, self.T @ s)
-        if self.squares is not None:
-            with_itself = self.S @ s
-            self.squares = _bordered(self.squares, len(self), with_itself, with_itself)
+        """The newest pair; the oldest is dropped where there are as many as are kept."""
+        self.begin, self.end = self.memory.write(self.index, self.begin, self.end, s, t)
 
     def move_ridge(self, change: float) -> None:
         """Another ridge: gradients change by 2·Δ·θ, hence their differences by 2·Δ·s, exactly."""
-        if self.squares is None:
-            self.squares = (self.S @ self.S.mT).double()
+        squares = self._squares()
+        if not self.squared:
+            squares.copy_(self.S @ self.S.mT)
+            self.squared = True
         self.T.add_(self.S, alpha=2.0 * change)
-        self.products.add_(self.squares, alpha=2.0 * change)
+        self.products.add_(squares, alpha=2.0 * change)
+
+    def _squares(self) -> Tensor:
+        """The upper triangle of S·Sᵀ, once it is kept: a view."""
+        memory = self.memory
+        if memory.squares is None:
+            memory.squares = torch.zeros_like(memory.products)
+        return memory.squares[self.index, self.begin : self.end, self.begin : self.end]
 
     def clear(self) -> None:
-        """No pairs."""
-        self._S.clear()
-        self._T.clear()
-        self.products, self.squares = self.products[:0, :0], None
+        """No pairs. The next is written behind the last, where those of other networks are."""
+        self.begin, self.squared = self.end, False
 
     def get_state(self) -> dict[str, Tensor]:
         """Everything, to continue to the same bits."""
-        found = {"S": self.S, "T": self.T, "products": self.products}
-        return found if self.squares is None else {**found, "squares": self.squares}
+        found = {"S": self.S, "T": self.T, "products": self.products.triu()}
+        return {**found, "squares": self._squares().triu()} if self.squared else found
 
     def set_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what :meth:`get_state` gave."""
         self.clear()
-        for window, name in ((self._S, "S"), (self._T, "T")):
-            for row in tensors[name]:
-                window.append(row)
-        products, squares = tensors.get("products"), tensors.get("squares")
-        self.products = (self.S @ self.T.mT).double() if products is None else products.clone()
-        self.squares = None if squares is None else squares.clone()
+        for s, t in zip(tensors["S"], tensors["T"]):
+            self.append(s, t)
+        if "products" in tensors:
+            self.products.copy_(tensors["products"])
+        if "squares" in tensors:
+            self._squares().copy_(tensors["squares"])
+            self.squared = True
 
 
-def _bordered(M: Tensor, count: int, column: Tensor, row: Tensor) -> Tensor:
-    """The last rows and columns of M with a new last column and row, in all ``count`` × ``count``."""
-    new = M.new_empty((count, count))
-    kept = count - 1
-    new[:kept, :kept] = M[len(M) - kept :, len(M) - kept :]
-    new[:, kept] = column
-    new[kept, :] = row
-    return new
+# ---- The two-loop recursion, its sums over pairs as triangular systems, of one network or of many side by side
+#
+# With α_i = s_i·q_i/(s_i·t_i) and q_i = −g − Σ_{j>i} α_j t_j, the first loop solves (upper part of S·Tᵀ) α = −S·g; with
+# δ_i = α_i − β_i the second solves (lower part of T·Sᵀ) δ = d∘α − T·q, d the diagonal of both. Products hold the upper
+# part; what is below their diagonal is not read.
+
+
+def first_loop(S: Tensor, T: Tensor, products: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """(α, (q, t) as rows), t the newest change of the gradient; with one more axis in front for several networks."""
+    right = _along(S, -gradient).double()[..., None]
+    alpha = torch.linalg.solve_triangular(products.contiguous(), right, upper=True)[..., 0]
+    vectors = torch.stack([gradient, T[..., -1, :]], -2)
+    vectors[..., 0, :].add_(_combined(T, alpha.to(T.dtype))).neg_()
+    return alpha, vectors
+
+
+def second_loop(S: Tensor, T: Tensor, products: Tensor, alpha: Tensor, images: Tensor) -> Tensor:
+    """The direction, from the images of the first loop's two vectors."""
+    diagonal = products.diagonal(dim1=-2, dim2=-1)
+    image = images[..., 1, :]
+    scale = diagonal[..., -1].to(T.dtype) / _along(T[..., -1:, :], image)[..., 0]
+    q = images[..., 0, :] * scale[..., None]
+    right = diagonal * alpha - _along(T, q).double()
+    delta = torch.linalg.solve_triangular(products.contiguous().mT, right[..., None], upper=False)[..., 0]
+    return q.add_(_combined(S, delta.to(S.dtype)))
+
+
+def _along(rows: Tensor, vector: Tensor) -> Tensor:
+    """Products of each row with the vector."""
+    return rows @ vector if vector.ndim == 1 else torch.bmm(vector[:, None], rows.mT)[:, 0]
+
+
+def _combined(rows: Tensor, weights: Tensor) -> Tensor:
+    """The sum of the rows with these weights."""
+    return rows.mT @ weights if weights.ndim == 1 else torch.bmm(weights[:, None], rows)[:, 0]
+
+
+class FirstLoop(Request):
+    """:func:`first_loop` of one network's pairs."""
+
+    __slots__ = ("gradient", "pairs")
+    order: ClassVar[int] = 2
+
+    def __init__(self, pairs: Pairs, gradient: Tensor) -> None:
+        self.pairs, self.gradient = pairs, gradient
+
+    def answer(self) -> tuple[Tensor, Tensor]:
+        """For one network."""
+        return first_loop(self.pairs.S, self.pairs.T, self.pairs.products, self.gradient)
+
+    @staticmethod
+    def answer_all(requests: Sequence[FirstLoop]) -> Sequence[tuple[Tensor, Tensor]]:
+        """Of networks with as many pairs together."""
+
+        def compute(chosen: Sequence[FirstLoop], which: Which) -> Iterable[tuple[Tensor, Tensor]]:
+            return zip(*first_loop(*_several(chosen[0].pairs, which), torch.stack([r.gradient for r in chosen])))
+
+        return _side_by_side(requests, compute)
+
+
+class SecondLoop(Request):
+    """:func:`second_loop` of one network's pairs."""
+
+    __slots__ = ("alpha", "images", "pairs")
+    order: ClassVar[int] = 4
+
+    def __init__(self, pairs: Pairs, alpha: Tensor, images: Tensor) -> None:
+        self.pairs, self.alpha, self.images = pairs, alpha, images
+
+    def answer(self) -> Tensor:
+        """For one network."""
+        return second_loop(self.pairs.S, self.pairs.T, self.pairs.products, self.alpha, self.images)
+
+    @staticmethod
+    def answer_all(requests: Sequence[SecondLoop]) -> Sequence[Tensor]:
+        """Of networks with as many pairs together."""
+
+        def compute(chosen: Sequence[SecondLoop], which: Which) -> Iterable[Tensor]:
+            alpha, images = torch.stack([r.alpha for r in chosen]), torch.stack([r.images for r in chosen])
+            return second_loop(*_several(chosen[0].pairs, which), alpha, images).unbind()
+
+        return _side_by_side(requests, compute)
+
+
+class Remember(Request):
+    """A new pair, unless its curvature is not clearly positive: it would spoil the model, and skipping it is safe."""
+
+    __slots__ = ("pairs", "s", "t")
+    order: ClassVar[int] = 5
+
+    def __init__(self, pairs: Pairs, s: Tensor, t: Tensor) -> None:
+        self.pairs, self.s, self.t = pairs, s, t
+
+    def answer(self) -> None:
+        """For one network."""
+        if float(self.s @ self.t) > CURVED * float(self.s.norm() * self.t.norm()):
+            self.pairs.append(self.s, self.t)
+
+    @staticmethod
+    def answer_all(requests: Sequence[Remember]) -> Sequence[None]:
+        """Together where all have a pair to remember."""
+
+        def compute(chosen: Sequence[Remember], which: Which) -> Iterable[None]:
+            s, t = torch.stack([r.s for r in chosen]), torch.stack([r.t for r in chosen])
+            if not bool(((s * t).sum(1) > CURVED * s.norm(dim=1) * t.norm(dim=1)).all()):
+                return [r.answer() for r in chosen]
+            memory, places = chosen[0].pairs.memory, (chosen[0].pairs.begin, chosen[0].pairs.end)
+            places = memory.write(which, *places, s, t)
+            for r in chosen:
+                r.pairs.begin, r.pairs.end = places
+            return [None] * len(chosen)
+
+        return _side_by_side(requests, compute)
+
+
+def _side_by_side(requests: Sequence[Any], compute: Callable[[Sequence[Any], Which], Iterable[Any]]) -> list[Any]:
+    """Answers: together for the networks of a memory that have their pairs at the same places."""
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for place, r in enumerate(requests):
+        groups.setdefault((id(r.pairs.memory), r.pairs.begin, r.pairs.end), []).append(place)
+    found: dict[int, Any] = {}
+    for places in groups.values():
+        chosen = [requests[place] for place in places]
+        memory = chosen[0].pairs.memory
+        if len(chosen) == len(memory.S) > 1:
+            found.update(zip(places, compute(chosen, slice(None))))
+        elif len(chosen) > 1 and memory.size * memory.length <= COPIED:
+            # Some of them must be copied out of the memory.
+            found.update(zip(places, compute(chosen, torch.tensor([r.pairs.index for r in chosen]))))
+        else:
+            found.update((place, requests[place].answer()) for place in places)
+    return [found[place] for place in range(len(requests))]
+
+
+def _several(pairs: Pairs, which: Which) -> tuple[Tensor, Tensor, Tensor]:
+    """S, T and products of several networks with their pairs at the same places."""
+    memory, rows = pairs.memory, slice(pairs.begin, pairs.end)
+    S, T = memory.S[which, rows, : memory.length], memory.T[which, rows, : memory.length]
+    return S, T, memory.products[which, rows, rows]
 
 
 # ---- Limited-memory BFGS with a weak Wolfe line search; its whole state is in named tensors
@@ -157,10 +335,17 @@ class LBFGS:
     where a piecewise linear network is not differentiable.
     """
 
-    def __init__(self, phase: Phase, theta: Tensor, metric: KroneckerMetric | None, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        theta: Tensor,
+        metric: KroneckerMetric | None,
+        generator: torch.Generator,
+        pairs: Pairs | None = None,
+    ) -> None:
         self.phase, self.metric, self.generator = phase, metric, generator
         self.numbers = {"stalled": 0.0}
-        self.pairs = Pairs(phase.memory, theta)
+        self.pairs = Pairs(phase.memory, theta) if pairs is None else pairs
         self.value: Value | None = None
 
     @property
@@ -212,7 +397,7 @@ class LBFGS:
             self._forget()
             self.value = value
             return value
-        self._remember(objective.theta - origin, found.gradient - value.gradient)
+        yield Remember(self.pairs, objective.theta - origin, found.gradient - value.gradient)
         self.value = found
         return found
 
@@ -235,21 +420,12 @@ class LBFGS:
         self.numbers["ridge"] = ridge
 
     def _direction(self, gradient: Tensor, ridge: float) -> Steps[Tensor]:
-        """−H·gradient by the two-loop recursion, its sums over pairs as triangular systems.
-
-        With α_i = s_i·q_i/(s_i·t_i) and q_i = −g − Σ_{j>i} α_j t_j, the first loop solves (upper part of S·Tᵀ) α =
-        −S·g; with δ_i = α_i − β_i the second solves (lower part of T·Sᵀ) δ = d∘α − T·q, d the diagonal of both.
-        """
-        S, T, products = self.pairs.S, self.pairs.T, self.pairs.products
-        if not len(S):
+        """−H·gradient by the two-loop recursion."""
+        if not len(self.pairs):
             return (yield from self._first_guess(-gradient[None], ridge))[0]
-        alpha = torch.linalg.solve_triangular(products.triu(), (S @ -gradient).double()[:, None], upper=True)[:, 0]
-        q = -gradient - T.mT @ alpha.to(T.dtype)
-        q, image = yield from self._first_guess(torch.stack([q, T[-1]]), ridge)
-        q = q * (products[-1, -1].to(q.dtype) / (T[-1] @ image))
-        right = products.diagonal() * alpha - (T @ q).double()
-        delta = torch.linalg.solve_triangular(products.mT.tril(), right[:, None], upper=False)[:, 0]
-        return q + S.mT @ delta.to(S.dtype)
+        alpha, vectors = yield FirstLoop(self.pairs, gradient)
+        images = yield from self._first_guess(vectors, ridge)
+        return (yield SecondLoop(self.pairs, alpha, images))
 
     def _first_guess(self, vectors: Tensor, ridge: float) -> Steps[Tensor]:
         """The metric's inverse on each row, where there is a metric."""
@@ -283,12 +459,6 @@ class LBFGS:
             return None
         torch.add(origin, direction, alpha=best[0], out=objective.theta)
         return best[1]
-
-    def _remember(self, s: Tensor, t: Tensor) -> None:
-        # Curvature that is not clearly positive would spoil the model; skipping the pair is safe.
-        if float(s @ t) <= 1e-10 * float(s.norm() * t.norm()):
-            return
-        self.pairs.append(s, t)
 
     def forget(self) -> None:
         """The objective has changed: drop the curvature and the value at θ."""

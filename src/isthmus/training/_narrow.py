@@ -14,7 +14,7 @@ from torch import Tensor
 from isthmus.networks._metric import KroneckerMetric
 from isthmus.networks._network import hooks_of
 from isthmus.training._first_order import OptimiserState
-from isthmus.training._lbfgs import LBFGS
+from isthmus.training._lbfgs import LBFGS, Pairs
 from isthmus.training._objective import Objective, Value
 from isthmus.training._phases import Phase
 from isthmus.training._requests import Evaluate, Steps
@@ -23,8 +23,16 @@ from isthmus.training._requests import Evaluate, Steps
 class Narrow:
     """Pinch, polish with L-BFGS, keep if the loss is lower; then once more. Stops at the first refusal."""
 
-    def __init__(self, phase: Phase, theta: Tensor, metric: KroneckerMetric | None, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        theta: Tensor,
+        metric: KroneckerMetric | None,
+        generator: torch.Generator,
+        pairs: Pairs | None = None,
+    ) -> None:
         self.phase, self.metric, self.generator = phase, metric, generator
+        self.pairs = Pairs(phase.memory, theta) if pairs is None else pairs
         self.state = OptimiserState(
             {"before": theta.clone()},
             {"done": 0.0, "loss": math.nan, "attempts": 0.0, "began": math.nan, "rank": math.nan},
@@ -32,7 +40,8 @@ class Narrow:
         self._start(theta)
 
     def _start(self, theta: Tensor) -> None:
-        self.inner = LBFGS(self.phase, theta, self.metric, self.generator)
+        self.pairs.clear()
+        self.inner = LBFGS(self.phase, theta, self.metric, self.generator, self.pairs)
 
     @property
     def finished(self) -> bool:

@@ -7,15 +7,15 @@ matrix needs some ten steps where from the identity it needs thousands. Derivati
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from isthmus._kinks import Kinked
-from isthmus.networks._metric import KroneckerMetric
 from isthmus.training._first_order import OptimiserState
 from isthmus.training._lbfgs import LBFGS
 from isthmus.training._objective import Objective, Value
-from isthmus.training._phases import Phase
 from isthmus.training._requests import Steps
 
 #: Parameters in effect up to which Hessians are computed.
@@ -28,8 +28,8 @@ EVERY, EACH = 30, 10
 class Newton(LBFGS):
     """L-BFGS from the Hessian of the rounded loss; with too many parameters in effect, from the network's metric."""
 
-    def __init__(self, phase: Phase, theta: Tensor, metric: KroneckerMetric | None, generator: torch.Generator) -> None:
-        super().__init__(phase, theta, metric, generator)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.at: Tensor | None = None
         self.live = torch.zeros(0, dtype=torch.int64)
         self.factor: Tensor | None = None

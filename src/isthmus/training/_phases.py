@@ -21,7 +21,7 @@ STRUCTURE_SHARE = 0.02
 BANDS = ((0.03, 300), (0.01, 500), (0.003, 2000))
 
 #: How often the parabolas of the last band are moved at most, and L-BFGS steps after each.
-MOVED_BAND, MOVES, MOVED_STEPS = 0.001, 12, 500
+MOVED_BAND, MOVES, MOVED_STEPS = 0.001, 24, 500
 
 METHODS = ("scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow", "newton")
 
@@ -158,8 +158,8 @@ def default_plan(
        given up one by one; with the full ridge from the start, the first fast steps would remove dimensions that the
        task needs and the rank found would be an artefact of the learning rate.
     3. Narrowing: the weakest dimension is removed for as long as that lowers the loss.
-    4. L-BFGS while the ridge falls to its value, and until the loss is flat, which at kinks is not the end; or, with
-       ``finish``, :func:`finishing_plan` in its place.
+    4. L-BFGS while the ridge falls to its value, and until the loss is flat, which at kinks is not the end; with
+       ``finish``, :func:`finishing_plan` goes on from there.
 
     The structure ridge is the larger of ``ridge`` and STRUCTURE_SHARE·(cost of a constant)/L: a dimension carried
     through L layers costs about ridge·L, so there each must explain about 2 % of what there is to explain. In a leaky
@@ -169,7 +169,7 @@ def default_plan(
     """
     structure = STRUCTURE_SHARE * constant_cost(Y, loss) / hooks_of(net).carrying_norm()
     batch = None if len(Y) <= FULL_BATCH else 2048
-    last = finishing_plan() if finish and ridge > 0 else [Phase("lbfgs", newton_steps)]
+    last = [Phase("lbfgs", newton_steps), *(finishing_plan() if finish and ridge > 0 else ())]
     if ridge <= 0 or structure <= 0:
         return [
             Phase("scale", 1),

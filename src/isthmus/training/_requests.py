@@ -106,7 +106,7 @@ class Solve(Request):
     """H⁻¹·v for the rows v of ``vectors``."""
 
     __slots__ = ("metric", "ridge", "vectors")
-    order: ClassVar[int] = 2
+    order: ClassVar[int] = 3
 
     def __init__(self, metric: KroneckerMetric, vectors: Tensor, ridge: float) -> None:
         self.metric, self.vectors, self.ridge = metric, vectors, ridge
@@ -151,7 +151,7 @@ class Adam(Request):
     """Step number ``step`` (from 0) of Adam with its usual constants, in place."""
 
     __slots__ = ("gradient", "mean", "rate", "square", "step", "theta")
-    order: ClassVar[int] = 3
+    order: ClassVar[int] = 6
 
     def __init__(self, theta: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: int, rate: float) -> None:
         self.theta, self.gradient, self.mean, self.square = theta, gradient, mean, square

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, check_number, fail
+from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, check_number, check_seed, fail
 from isthmus._errors import ConvergenceWarning, DataError
 from isthmus._progress import Progress, ProgressFactory, progress, silent
 from isthmus.networks._network import Network, hooks_of
@@ -161,7 +161,7 @@ def minimise(
         fail(who, "`net` must be a torch.nn.Module", type(net).__name__, "Pass e.g. isthmus.FullyConnected(dims).")
     inputs, targets = checked_data(net, X, Y, loss)
     plan = _plan(net, inputs, targets, ridge, loss, learning_rate, phases, finish)
-    settings = _settings(ridge, loss, plan, tolerance, check_integer(who, "seed", seed, low=0))
+    settings = _settings(ridge, loss, plan, tolerance, check_seed(who, seed))
     job = Job(net, inputs, targets, settings, tuple(callbacks))
     seconds = math.inf if max_seconds is None else check_number(who, "max_seconds", max_seconds, low=0.0)
     if checkpoint is not None:

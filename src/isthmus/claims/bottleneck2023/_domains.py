@@ -15,6 +15,7 @@ from isthmus._checks import as_tensor, fail
 from isthmus.claims._base import ABSENT, Check, Subject, claim, rounding
 from isthmus.claims._evidence import gaussian_inputs, points_of, random_subject, seeded
 from isthmus.claims.bottleneck2023._costs import Embedding, into_an_orthant
+from isthmus.claims.rank2023._applications import NEAR, on_a_manifold
 from isthmus.constructions import interpolant_1d, three_part
 from isthmus.linalg import rank_tolerance
 from isthmus.measures import parameter_norms
@@ -25,11 +26,14 @@ from isthmus.networks import FullyConnected
 #: Depths of the networks that show R1(id; Ω) = 0.
 IDENTITY_DEPTHS = (2, 10, 100)
 
+#: Cost of the angle between two tangent spaces, estimated from samples, below which they are taken for one plane.
+CURVED = 1e-2
+
 #: Share outside a plane, and relative errors, up to which points count as lying in it.
 PLANE = 1e-12
 
 
-_RANKS, _IDENTITY = "Rank_J(id;Ω) = Rank_BN(id;Ω) = k", "f = id on Ω"
+_RANKS, _IDENTITY = "Rank_J(id;Ω) = Rank_BN(id;Ω) = k", "f = id on Ω, or nearly"
 
 _SHAPE = "tangent spaces that differ, or Ω k-planar and completely positive"
 
@@ -62,12 +66,15 @@ def cost_of_the_identity(check: Check, subject: Subject) -> None:
     The minimum over ‖W‖² = k of max{2 log|W⁺P_x|_+, 2 log|W⁺P_y|_+} is convex in WWᵀ and symmetric in the two spaces:
     in the basis of principal bisectors it is diagonal, and then Σ_i 2 log(cos ½φ_i + sin ½φ_i).
 
-    ``known["tangents"]`` (P, d, k) has bases of tangent spaces of Ω, ``known["rank"]`` is Rank_BN(id;Ω).
+    ``known["tangents"]`` (P, d, k) has bases of tangent spaces of Ω, ``known["rank"]`` is Rank_BN(id;Ω). Without them
+    the tangent spaces are those of nearest samples, f need only nearly be the identity, and the factors by which Jf
+    changes volumes are counted: :func:`_nearly`.
     """
+    if subject.net.dims[0] != subject.net.dims[-1]:
+        check.not_applicable("is about networks that are the identity on their samples", cause="network")
     if "tangents" not in subject.known:
-        if subject.net.dims[0] != subject.net.dims[-1]:
-            check.not_applicable("is about networks that are the identity on their samples", cause="network")
-        check.not_applicable("needs tangent spaces and rank of the domain", supply="known['tangents'], known['rank']")
+        _nearly(check, subject)
+        return
     bases = as_tensor(check.id, "tangents", subject.known["tangents"])
     if bases.ndim != 3 or bases.shape[1] != subject.X.shape[1]:
         must = f"known['tangents'] must be bases of shape (P, {subject.X.shape[1]}, k)"
@@ -102,6 +109,35 @@ def _identity_error(subject: Subject) -> float:
         return math.inf
     difference = subject.trace().outputs - subject.X
     return float(difference.norm() / subject.X.norm().clamp_min(1e-300))
+
+
+def _nearly(check: Check, subject: Subject) -> None:
+    """‖θ‖² ≥ kL + Σ_i log(1 + sin φ_i) + 2 min log|Jf(x)T|_k for the spaces Jf(x)T_x and Jf(y)T_y at two points.
+
+    T has an orthonormal basis of the tangent space at each point; the bound is true of any k directions of any network.
+    Jf(x)T = W_LY with Y = Jα_{L-1}(x)T, so that |Y|_k ≥ |W_L⁺Jf(x)T|_k = |W_L⁺U|_k·|Jf(x)T|_k for an orthonormal
+    basis U of the image, and the first L − 1 layers cost k(L − 1) + 2 log|Y|_k at least (C-bn-1). What is left,
+    ‖W_L‖² + 2 max log|W_L⁺U|_k over both points, is at least k + Σ_i log(1 + sin φ_i).
+    """
+    found, T, off = on_a_manifold(check, subject, _IDENTITY)
+    check.assume(_IDENTITY, float(off.max()) <= NEAR, f"values differ by {float(off.max()):.2g}")
+    k, L = T.shape[-1], subject.net.depth
+    U, s, _ = torch.linalg.svd(found.J @ T, full_matrices=False)
+    volumes = 2 * s.log().sum(1)
+    pairs = _two(len(T))
+    bends = [bending_cost(U[i], U[j]) for i, j in pairs]
+    check.assume(_RANKS, True, f"not needed at k = {k}: the volumes of Jf are counted")
+    dearest = max(bends, default=0.0)
+    check.assume(_SHAPE, dearest > CURVED, f"largest cost of an angle {dearest:.4g}")
+    check.require()
+    check.compare(
+        parameter_norms(subject.net).total,
+        "≥",
+        [k * L + bend + float(torch.minimum(volumes[i], volumes[j])) for bend, (i, j) in zip(bends, pairs)],
+        tolerance=rounding(subject.net) + found.log_error,
+        where=lambda i: f"tangent spaces at {found.name(pairs[i][0])} and {found.name(pairs[i][1])}",
+        details={"volumes 2 log|Jf(x)T|": volumes.tolist()},
+    )
 
 
 def _planar(check: Check, subject: Subject, k: int, tangents: Tensor) -> None:

@@ -12,6 +12,7 @@ from torch.func import jacrev, vmap
 from isthmus.claims._base import ABSENT, Check, Subject, claim, rounding
 from isthmus.claims._evidence import (
     ONE,
+    Points,
     gaussian_inputs,
     largest_jump,
     off_kinks,
@@ -226,27 +227,10 @@ def autoencoders_project(check: Check, subject: Subject) -> None:
     net = subject.net
     if net.dims[0] != net.dims[-1]:
         check.not_applicable(f"needs an autoencoder: {net.dims[0]} inputs, {net.dims[-1]} outputs", cause="network")
-    scale = max(float((subject.X - subject.X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
-    off = (subject.trace().outputs - subject.X).norm(dim=1) / scale
-    if float(off.min()) > NEAR:
-        # Before any Jacobian.
-        check.assume("f = id on the manifold", False, f"values differ by {float(off.min()):.2g} or more")
-        check.not_applicable()
-    found = points_of(subject)
+    found, T, values = on_a_manifold(check, subject, "f = id on the manifold")
     check.add(found.kink_hypothesis)
-    if len(found.index) == 0:
-        check.not_applicable()
-    tangents, points = subject.known.get("tangents"), torch.arange(len(found.index))
-    if tangents is None:
-        k = int(subject.known.get("k", (found.s > 0.5 * found.s[:, :1]).sum(1).max()))
-        T, points = local_tangents(subject.X, found.index, k)
-        if len(points) == 0:
-            check.not_applicable("no sample has nearest ones that lie in a k-dimensional plane", cause="network")
-    else:
-        T = torch.linalg.qr(tangents[found.index].double()).Q
-    k, J, s, x = T.shape[-1], found.J[points], found.s[points], subject.X[found.index[points]]
+    k, J, s = T.shape[-1], found.J, found.s
     size = J.flatten(1).norm(dim=1)
-    values = (found.trace.outputs[points] - x).norm(dim=1) / scale
     along = tangent_defect(J, T)
     beyond = s[:, k:].norm(dim=1)
     off_identity, rest = float(torch.maximum(values, along).max()), float(beyond.max())
@@ -271,9 +255,35 @@ def autoencoders_project(check: Check, subject: Subject) -> None:
             (errors / size.clamp_min(1e-300))[kept],
             tolerance=granted[kept].tolist(),
             part=part,
-            where=[found.name(int(points[row])) for row in kept],
+            where=[found.name(int(row)) for row in kept],
             details={f"{part}, relative error by sample": (errors / size.clamp_min(1e-300)).tolist()},
         )
+
+
+def on_a_manifold(check: Check, subject: Subject, hypothesis: str) -> tuple[Points, Tensor, Tensor]:
+    """Points off the kinks with bases of tangent spaces (P, d, k) there, and |f(x) − x| by the size of the data, (P,).
+
+    Tangents are those that are given, or of the nearest samples. The claim ends here where f is nowhere near the
+    identity, which is ``hypothesis``, or no tangents are known.
+    """
+    X, tangents = subject.X, subject.known.get("tangents")
+    scale = max(float((X - X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
+    off = (subject.trace().outputs - X).norm(dim=1) / scale
+    if float(off.min()) > NEAR:
+        # Before any Jacobian.
+        check.assume(hypothesis, False, f"values differ by {float(off.min()):.2g} or more")
+        check.not_applicable()
+    found = points_of(subject)
+    if len(found.index) == 0:
+        check.not_applicable("all samples are at kinks", cause="numerical")
+    if tangents is not None:
+        return found, torch.linalg.qr(tangents[found.index].double()).Q, off[found.index]
+    k = int(subject.known.get("k", (found.s > 0.5 * found.s[:, :1]).sum(1).max()))
+    T, rows = local_tangents(X, found.index, k)
+    if len(rows) == 0:
+        check.not_applicable("no sample has nearest ones that lie in a k-dimensional plane", cause="network")
+    found = found.at(rows)
+    return found, T, off[found.index]
 
 
 def local_tangents(X: Tensor, index: Tensor, k: int) -> tuple[Tensor, Tensor]:

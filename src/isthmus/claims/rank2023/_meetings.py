@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isthmus.claims._base import Check, Subject, claim
 from isthmus.claims._evidence import random_subject, seeded
+from isthmus.networks import FullyConnected
 from isthmus.trace import Trace
 
 #: Dimensions of the narrowest layer that are searched.
@@ -23,8 +24,14 @@ HALVINGS = 32
 #: Boxes so small whose scores are compared, and the relative difference up to which they are equal.
 CANDIDATES, EQUAL = 256, 1e-9
 
+#: What cutting a matrix to rank k may change of the outputs, as a share, while every sample keeps its class.
+LITTLE = 1e-3
+
 #: Changes of the output biases: how many, and how large against the spread of the scores.
 DRAWS, SHIFT = 3, 0.02
+
+
+NARROW = f"a layer of width ≤ {DIMENSIONS}, or a W_ℓ of nearly that rank"
 
 
 def five_classes_through_two() -> Subject:
@@ -42,7 +49,7 @@ def five_classes_through_two() -> Subject:
     "A classifier f = h∘g through k dimensions has, for almost all output biases, no point where k + 2 classes meet",
     paper="rank2023",
     where="§5, 'Multiclass classification'",
-    hypotheses=("a layer of width ≤ 3", "k + 2 classes seen", "partition resolved"),
+    hypotheses=(NARROW, "k + 2 classes seen", "partition resolved"),
     sample=five_classes_through_two,
     erratum="'topological properties typical of a partition on a k-dim. space': for k > 1 only up to a change of the "
     "output biases, however small; four quadrants of the plane meet in a point.",
@@ -54,27 +61,81 @@ def few_classes_meet(check: Check, subject: Subject) -> None:
     unknowns. The image of ℝ^k under the piecewise linear left side has measure 0 in ℝ^{k+1}, so that almost no biases
     solve them. For k = 1 this is C-rank-11, which needs no change of biases if the partition has no flat pieces.
 
-    ``known["k"]`` is the rank, the width of the narrowest layer unless given; ``known["shift"]`` the size of the change
-    relative to the spread of the scores.
+    Where no layer is so narrow, but a weight matrix nearly has such a rank, the network with it cut to that rank is
+    judged, if every sample keeps its class. ``known["k"]`` asks for at most so many dimensions; ``known["rank"]`` takes
+    the place of their number; ``known["shift"]`` is the size of the change relative to the spread of the scores.
     """
-    net, trace = subject.net, subject.trace()
-    width = min(trace.dims[:-1])
-    k, shift = subject.known.get("k", width), subject.known.get("shift", SHIFT)
+    through = narrowest(subject)
+    if through is None:
+        dims = subject.net.dims
+        check.assume(NARROW, False, f"narrowest {min(dims[:-1])}, and no W_ℓ of such a rank")
+        check.not_applicable()
+    trace, shift = through.trace, subject.known.get("shift", SHIFT)
+    k = int(subject.known.get("rank", through.Z.shape[1]))
     seen = len(trace.outputs.argmax(1).unique())
-    check.assume("a layer of width ≤ 3", width <= DIMENSIONS, f"narrowest {width}")
+    check.assume(NARROW, True, through.said)
     check.assume("k + 2 classes seen", seen >= k + 2, f"{seen} of {trace.dims[-1]}, k = {k}")
     if check.unmet:
-        check.assume("partition resolved", None, "not looked at")
         check.not_applicable()
-    ell = trace.dims.index(width)
     spread = float((trace.outputs - trace.outputs.mean(0)).square().mean().sqrt())
     draws = torch.randn(DRAWS if shift else 1, trace.dims[-1], generator=seeded(0), dtype=torch.float64)
-    found = [_meetings(trace, ell, k + 2, shift * spread * change, spread) for change in draws]
+    found = [_meetings(through, k + 2, shift * spread * change, spread) for change in draws]
     met = sum(one.met for one in found)
     resolved = met > 0 or all(one.complete for one in found)
-    check.assume("partition resolved", resolved, f"{sum(one.boxes for one in found)} boxes of layer {ell}")
-    where = f"k = {k}, {seen} classes, {len(draws)} changes of the biases of {net.depth} layers"
+    check.assume("partition resolved", resolved, f"{sum(one.boxes for one in found)} boxes")
+    where = f"k = {k}, {seen} classes, {through.said}, {len(draws)} changes of the biases"
     check.compare(float(met), "=", 0.0, tolerance=0.0, scale=1.0, where=where)
+
+
+@dataclass(frozen=True, eq=False)
+class Through:
+    """A network as h∘g through k dimensions, α̃_ℓ = Bz + c with z = g(x) (or α_0, for ℓ = 0).
+
+    Attributes
+    ----------
+    trace : Trace
+        Of the network, or of that with W_ℓ cut to rank k.
+    ell : int
+    Z : Tensor (N, k)
+        g at the samples.
+    B, c : Tensor (n_ℓ, k), (n_ℓ,)
+    said : str
+    """
+
+    trace: Trace
+    ell: int
+    Z: Tensor
+    B: Tensor
+    c: Tensor
+    said: str
+
+
+@torch.no_grad()
+def narrowest(subject: Subject) -> Through | None:
+    """The network through its narrowest layer, or through a matrix nearly of low rank; None if there is none."""
+    net, trace = subject.net, subject.trace()
+    most = min(DIMENSIONS, int(subject.known.get("k", DIMENSIONS)))
+    width = min(trace.dims[:-1])
+    if width <= most:
+        ell = trace.dims.index(width)
+        Z = trace.inputs if ell == 0 else trace.preactivations[ell - 1]
+        return Through(trace, ell, Z, torch.eye(width).double(), Z.new_zeros(width), f"layer {ell} has width {width}")
+    values = [torch.linalg.svdvals(W) for W in trace.Ws]
+    for k in range(1, most + 1):
+        shares = [float(s[k] / s[0].clamp_min(1e-300)) if len(s) > k else 0.0 for s in values]
+        ell = min(range(trace.depth), key=shares.__getitem__) + 1
+        if shares[ell - 1] > LITTLE:
+            continue
+        U, s, Vh = torch.linalg.svd(trace.Ws[ell - 1], full_matrices=False)
+        Ws, B = list(trace.Ws), U[:, :k] * s[:k]
+        Ws[ell - 1] = B @ Vh[:k]
+        cut = FullyConnected.from_weights(Ws, trace.bs or None, slope=net.slope, bias=net.bias).trace(subject.X)
+        moved = float((cut.outputs - trace.outputs).norm() / trace.outputs.norm().clamp_min(1e-300))
+        if moved <= LITTLE and torch.equal(cut.outputs.argmax(1), trace.outputs.argmax(1)):
+            c = net.bias * trace.bs[ell - 1] if trace.bs else U.new_zeros(len(U))
+            said = f"W_{ell} cut to rank {k}, which moves the outputs by {moved:.1g}"
+            return Through(cut, ell, cut.activations[ell - 1] @ Vh[:k].mT, B, c, said)
+    return None
 
 
 @dataclass(frozen=True)
@@ -87,16 +148,19 @@ class _Found:
 
 
 @torch.no_grad()
-def _meetings(trace: Trace, ell: int, classes: int, shift: Tensor, spread: float) -> _Found:
-    """Halve the box of layer ``ell`` and drop the parts where fewer than ``classes`` scores can be the largest."""
-    Z = trace.inputs if ell == 0 else trace.preactivations[ell - 1]
-    low, high = Z.amin(0), Z.amax(0)
+def _meetings(through: Through, classes: int, shift: Tensor, spread: float) -> _Found:
+    """Halve the box of the values of g and drop the parts where fewer than ``classes`` scores can be the largest."""
+    trace, low, high = through.trace, through.Z.amin(0), through.Z.amax(0)
+
+    def scores(centres: Tensor, halves: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _scores(trace, through.ell, centres @ through.B.mT + through.c, through.B * halves[:, None], shift)
+
     centres, halves = ((low + high) / 2)[None], ((high - low) / 2)[None]
     slack, looked_at = 1e-12 * (spread + float(trace.outputs.abs().max())), 0
     for step in range(HALVINGS * len(low)):
         looked_at += len(centres)
         parts = zip(centres.split(BLOCK), halves.split(BLOCK))
-        contenders = torch.cat([_contenders(*_scores(trace, ell, *part, shift), slack) for part in parts])
+        contenders = torch.cat([_contenders(*scores(*part), slack) for part in parts])
         kept = contenders.sum(1) >= classes
         centres, halves = centres[kept], halves[kept]
         if len(centres) == 0:
@@ -109,14 +173,14 @@ def _meetings(trace: Trace, ell: int, classes: int, shift: Tensor, spread: float
         moved = torch.zeros_like(halves)
         moved[:, axis] = halves[:, axis]
         centres, halves = torch.cat([centres - moved, centres + moved]), halves.repeat(2, 1)
-    c, A, r = _scores(trace, ell, centres[:CANDIDATES], halves[:CANDIDATES], shift)
+    c, A, r = scores(centres[:CANDIDATES], halves[:CANDIDATES])
     met = sum(_equal(*one, classes, EQUAL * spread) for one in zip(c, A, r))
     return _Found(met, False, looked_at)
 
 
-def _scores(trace: Trace, ell: int, centres: Tensor, halves: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores c + Ae ± r at the points centre + half·e, |e| ≤ 1, of M boxes: c and r (M, m), A (M, m, k)."""
-    c, A, r = centres, torch.diag_embed(halves), torch.zeros_like(centres)
+def _scores(trace: Trace, ell: int, c: Tensor, A: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores c + Ae ± r where α̃_ℓ is c + Ae, |e| ≤ 1, in each of M boxes: c and r (M, m), A (M, m, k)."""
+    r = torch.zeros_like(c)
     for layer in range(ell, trace.depth):
         if layer > 0:
             c, A, r = _activated(trace, layer, c, A, r)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from isthmus._progress import Progress, ProgressFactory
 from isthmus.measures import Mechanics, mechanics
 from isthmus.networks import LeakyResNet
 from isthmus.objective import constant_cost, cost, ridge_from
-from isthmus.plotting.mechanics import draw_energies, draw_path, draw_spectra
+from isthmus.plotting.draw import draw
+from isthmus.plotting.mechanics import energies_along, spectra
 from isthmus.plotting.style import PALETTE, dress
 from isthmus.problems import Problem, teacher
 from isthmus.training import Phase, TrainingResult, minimise
@@ -263,9 +265,8 @@ def draw_estimates(figure: Figure, arrays: Mapping[str, Array], *, rank: int) ->
         one = {name: np.asarray(values[index]) for name, values in arrays.items() if np.ndim(values) >= 2}
         depth, letter = float(depths[index]), "abcd"[column]
         top, bottom = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
-        draw_spectra(top, one, depth)
-        top.set_title(rf"({letter}) $\tilde L$ = {depth:g}: $s_i(W_p)/\tilde L$", loc="left", fontsize=11.5)
-        draw_energies(bottom, one, depth, float("nan"))
+        draw(top, spectra(SimpleNamespace(**one), depth), title=f"({letter}) L̃ = {depth:g}: singular values of W/L̃")
+        draw(bottom, energies_along(SimpleNamespace(**one), depth))
         # Both energies blow up in the first layers, where only their difference says something.
         low, high = min(0.0, float(H[index].min())), max(3.0 * rank, 2.0 * float(np.abs(H[index]).max()))
         bottom.set_yscale("linear")
@@ -275,6 +276,7 @@ def draw_estimates(figure: Figure, arrays: Mapping[str, Array], *, rank: int) ->
         bottom.set_title(f"energies; residual {residual:.2g}", loc="left", fontsize=11.5)
         if column > 1:
             top.set_ylabel("")
+            bottom.set_ylabel("")
         legend = bottom.get_legend()
         if column > 1 and legend is not None:
             legend.remove()
@@ -308,14 +310,15 @@ def draw_discretisations(figure: Figure, arrays: Mapping[str, Array], *, rules: 
     first.xaxis.set_major_locator(FixedLocator([float(n) for n in layers]))
     first.legend(frameon=False, title="mean over seeds; thin: each seed", title_fontsize=9)
     last = rules[-1]
-    spectra = {"weight_spectra": arrays[f"{last}_spectra"], "positions": arrays[f"{last}_positions"]}
-    draw_spectra(second, spectra, 1.0)
-    second.set_title(f"(b) {last}, L = {int(arrays['shown'])}: $s_i(W_p)/\\tilde L$", loc="left", fontsize=11.5)
+    one = SimpleNamespace(weight_spectra=arrays[f"{last}_spectra"], positions=arrays[f"{last}_positions"])
+    draw(second, spectra(one, 1.0), title=f"(b) {last}, L = {int(arrays['shown'])}: singular values of W/L̃")
     for rule, colour in zip(rules, _COLOURS):
-        draw_path(third, arrays[f"{rule}_path"], colour=colour, label=rule)
+        third.plot(*arrays[f"{rule}_path"].T, "o-", color=colour, label=rule, linewidth=1.2, markersize=4)
     for index, name in ((0, "inputs"), (-1, "outputs")):
         ends = np.stack([arrays[f"{rule}_path"][index] for rule in rules])
         place = (float(ends[:, 0].mean()), float(ends[:, 1].max()))
         third.annotate(name, place, textcoords="offset points", xytext=(0, 9), ha="center", fontsize=10.5)
+    dress(third, x="first direction", y="second direction")
+    third.set_aspect("equal", adjustable="datalim")
     third.set_title(f"(c) the paths, L = {int(arrays['shown'])}", loc="left", fontsize=11.5)
     third.legend(frameon=False)

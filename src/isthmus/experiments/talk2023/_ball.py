@@ -21,7 +21,8 @@ from isthmus.measures import filter_spectra, kept_frequencies
 from isthmus.measures._frequencies import FrequencyReading
 from isthmus.networks import ConvolutionalNet
 from isthmus.objective import constant_cost, cost
-from isthmus.plotting.frequencies import draw_frequencies
+from isthmus.plotting.draw import draw
+from isthmus.plotting.frequencies import through_depth
 from isthmus.plotting.style import PALETTE, dress
 from isthmus.runs import Outcome
 from isthmus.training import Phase, TrainingResult, minimise
@@ -289,9 +290,8 @@ def draw_ball(figure: Figure, arrays: Mapping[str, np.ndarray], *, layer: int) -
     blocks = [np.where(np.isfinite(block), block, 0.0) for block in arrays["values"]]
     blocks = [block[:, np.isfinite(raw).all(axis=0)] for block, raw in zip(blocks, arrays["values"])]
     title = "(b) Singular values of the filters, by frequency"
-    drawn = draw_frequencies(spectra, blocks, [arrays["turns"]] * layers, title=title)
+    draw(spectra, through_depth(blocks, [arrays["turns"]] * layers), title=title)
     spectra.axvspan(layer - 0.5, layer + 0.5, color="#EEF3F8", zorder=0)
-    figure.colorbar(drawn, ax=spectra, label="frequency ω, in turns", ticks=np.unique(np.abs(arrays["turns"])))
     number = np.arange(1, layers + 1)
     for name, column, style, colour, label in (
         ("two_pairs", 0, "o-", "blue", "position, two pairs"),

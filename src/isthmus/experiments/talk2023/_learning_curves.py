@@ -65,7 +65,7 @@ class LearningCurves(Experiment):
     where: ClassVar[str] = "first slides and 'Conclusion' (a statement; task, settings and plot are ours)"
     convention: ClassVar[str] = "mean over samples, sum over outputs, + ridge·‖θ‖²"
     quick_seconds: ClassVar[float] = 10.0
-    full_seconds: ClassVar[float] = 400.0
+    full_seconds: ClassVar[float] = 800.0
     figure_size: ClassVar[tuple[float, float]] = (13.0, 5.0)
 
     dims: tuple[int, ...] = parameter((4, 8, 16), "d, inputs; multiples of both inner dimensions", low=2, high=1000)
@@ -79,7 +79,7 @@ class LearningCurves(Experiment):
     width: int = parameter(50, "of the deep network", low=1, high=10_000)
     shallow_width: int = parameter(200, "hidden neurons of the shallow network", low=1, high=10_000)
     ridge: float = parameter(0.4, "ridge·N", low=1e-9, high=1e6)
-    steps: int = parameter(300, "in each of the three parts of a training", low=1, high=10**6)
+    steps: int = parameter(600, "in each of the three parts of a training", low=1, high=10**6)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -135,7 +135,7 @@
             opacity: kept ? 1 : 0.4,
             line: { color: colour, width: kept ? 2 : 1, dash },
             marker: { color: colour, size: kept ? 6 : 3 },
-            hovertemplate: phase.layers ? `${label}<br>layer %{x}, value ${number + 1}: %{y:.3g}<extra></extra>` : `${label}<br>value %{x}: %{y:.3g}<extra></extra>`,
+            hovertemplate: phase.layers ? `${label}\nlayer %{x}, value ${number + 1}: %{y:.3g}` : `${label}\nvalue %{x}: %{y:.3g}`,
           });
         });
       }

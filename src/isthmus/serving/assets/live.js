@@ -1,10 +1,9 @@
 "use strict";
-// Times, and the figures and words of a run that is followed, after theme.js. No framework; every text is set as text.
+// Times, and the figures and words of a run that is followed, after theme.js and draw.js. No framework; every text is set as text.
 (() => {
-  const { root, config, resolved } = isthmus;
+  const { root } = isthmus;
   const $ = (id) => document.getElementById(id);
   const figures = new Map();
-  const own = { margin: { l: 10, r: 14, t: 14, b: 10 }, legend: { orientation: "h", y: 1.12, x: 0 }, height: 300, autosize: true };
 
   function element(tag, className, text) {
     const made = document.createElement(tag);
@@ -13,20 +12,10 @@
     return made;
   }
 
-  // A card is narrower once it has a neighbour; Plotly looks at the window only.
+  // A card is narrower once it has a neighbour.
   const sizes = new ResizeObserver((entries) => {
-    for (const { target } of entries) if (target.layout) Plotly.Plots.resize(target);
+    for (const { target } of entries) if (target.data) isthmus.draw(target, target.data, target.layout);
   });
-
-  function draw(figure) {
-    const layout = isthmus.dressed(resolved(figure.spec.layout), own, 10);
-    Plotly.react(figure.plot, resolved(figure.spec.data), layout, config);
-  }
-
-  // Titles come with Plotly's escapes, since it reads a little HTML; here they are plain text.
-  function unescaped(text) {
-    return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&#36;", "$").replaceAll("&amp;", "&");
-  }
 
   function showFigure(spec, index) {
     let figure = figures.get(spec.key);
@@ -45,11 +34,10 @@
     const text = JSON.stringify(spec);
     if (figure.text === text) return;
     figure.text = text;
-    figure.spec = spec;
-    figure.title.textContent = unescaped(spec.title);
+    figure.title.textContent = spec.title;
     figure.reading.textContent = spec.reading;
-    figure.plot.setAttribute("aria-label", `${unescaped(spec.title)}. ${spec.reading}`);
-    draw(figure);
+    figure.plot.setAttribute("aria-label", `${spec.title}. ${spec.reading}`);
+    isthmus.draw(figure.plot, spec.data, { ...spec.layout, height: 300 });
   }
 
   function badge(target, shown) {
@@ -166,7 +154,7 @@
     }
   }
 
-  isthmus.followTheme(() => figures.forEach(draw));
+  isthmus.followTheme();
   const followed = document.querySelector("[data-events]");
   if (followed) {
     follow(followed.dataset.events);

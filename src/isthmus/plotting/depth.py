@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isthmus._html import plain
-from isthmus.report.charts import COLOURBAR, SCALE, axis, layout, lines, powers, rule
-from isthmus.report.layers import LAYERS, Layers, step
-from isthmus.report.page import Choice, Figure, Section, short
+from isthmus.plotting.figure import (
+    LAYERS,
+    SCALE,
+    Choice,
+    Figure,
+    Layers,
+    axis,
+    layout,
+    lines,
+    powers,
+    rule,
+    short,
+    step,
+)
 
 Array = NDArray[np.float64]
 
@@ -21,10 +32,6 @@ VALUES, INPUTS, MARKED = 24, 40, 60
 #: Values below this share of the largest are drawn at it.
 FLOOR = 1e-6
 
-_SPECTRA = {
-    "weight_spectra": ("weights", "Singular values of the weights", 1),
-    "representation_spectra": ("representations", "Singular values of the centred representations", 0),
-}
 _READING = (
     "Follow the lines from the inputs at the left to the outputs at the right. Each is one singular value: how "
     "strongly one direction is present in that layer, as a share of the strongest there.",
@@ -50,38 +57,6 @@ _NORMS = (
     "The squared norm of the weights and biases of every layer. Weight decay spreads the norm evenly; in a long "
     "bottleneck of rank k every layer has about k.",
 )
-
-
-def sections(arrays: Mapping[str, Any], rank: int | None) -> list[Section]:
-    """Sections for the arrays that are there: ``weight_spectra``, ``representation_spectra``, ``jacobian_spectra``,
-    ``weight_norms``, ``bias_norms``.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        Spectra (layers, r), NaN where a layer has fewer values; Jacobians (points, r); norms (layers,).
-    rank : int or None
-        How many values to set apart.
-    """
-    found = []
-    for name, (key, title, first) in _SPECTRA.items():
-        spectra = _matrix(arrays.get(name))
-        if spectra is not None:
-            figures = through(key, title, spectra, Layers.numbered(first, len(spectra)), rank)
-            found.append(Section(key, f"{key.capitalize()} through depth", figures))
-    spectra = _matrix(arrays.get("jacobian_spectra"))
-    if spectra is not None:
-        found.append(Section("jacobians", "Jacobian", [_jacobians(spectra, rank)]))
-    weights, biases = (np.asarray(arrays.get(key, np.nan), dtype=np.float64) for key in ("weight_norms", "bias_norms"))
-    if weights.ndim == 1 and weights.shape == biases.shape and len(weights):
-        found.append(Section("norms", "Norm of each layer", [_norms(weights, biases, rank)]))
-    return found
-
-
-def _matrix(value: Any) -> Array | None:
-    """Rows to draw, or None where there is no table of numbers."""
-    array = np.asarray(np.nan if value is None else value, dtype=np.float64)
-    return array[:, :VALUES] if array.ndim == 2 and array.size and np.isfinite(array).any() else None
 
 
 def _relative(spectra: Array) -> Array:
@@ -124,7 +99,7 @@ def through(
     data = []
     # The ones that matter are drawn last, above the others.
     for index in reversed(range(share.shape[1])):
-        hover = f"%{{text}}, value {index + 1}: %{{y:.3g}}<extra></extra>"
+        hover = f"%{{text}}, value {index + 1}: %{{y:.3g}}"
         colour = _colour(index, rank)
         width = 1 if colour == "@faint" else 2
         one = lines(places, short(share[:, index]), colour, width=width, size=4 + width, hovertemplate=hover)
@@ -137,7 +112,7 @@ def through(
         f"{key}-map",
         "The same as a map",
         [_heat(share, places, names), *marks],
-        layout(layers.axis(), axis("singular value number", showgrid=False, ticks=""), shapes=_across(rank, drops)),
+        layout(layers.axis(), axis("singular value number", showgrid=False, integer=True), shapes=_across(rank, drops)),
         (*_MAP, *([_DROPS] if marks else []), *missing),
         f"A map: {told}",
         380,
@@ -154,11 +129,11 @@ def _heat(share: Array, places: list[int], names: list[str]) -> dict[str, Any]:
         "z": short(np.log10(share).T),
         "customdata": short(share.T),
         "text": [names] * share.shape[1],
-        "hovertemplate": "%{text}, value %{y}: %{customdata:.3g}<extra></extra>",
+        "hovertemplate": "%{text}, value %{y}: %{customdata:.3g}",
         "colorscale": SCALE,
         "xgap": 1,
         "ygap": 1,
-        "colorbar": {**COLOURBAR, "title": {**COLOURBAR["title"], "text": "power of ten"}},
+        "colorbar": "power of ten",
     }
 
 
@@ -192,7 +167,7 @@ def _one_layer(key: str, share: Array, layers: Layers, counts: Sequence[int | No
         )
         for name, row, count in zip(layers.names, share, counts)
     ]
-    bars = {"type": "bar", "x": numbers, "y": [], "hovertemplate": "value %{x}: %{y:.3g}<extra></extra>"}
+    bars = {"type": "bar", "x": numbers, "y": [], "hovertemplate": "value %{x}: %{y:.3g}"}
     # The floor of a logarithmic bar chart is ours to choose: the axis is fixed, so that layers can be compared.
     up = axis("share of the largest", **powers(FLOOR), range=[math.log10(FLOOR), 0.1])
     across = axis("singular value number", dtick=step(len(numbers)), showgrid=False)
@@ -203,13 +178,14 @@ def _one_layer(key: str, share: Array, layers: Layers, counts: Sequence[int | No
     )
 
 
-def _jacobians(spectra: Array, rank: int | None) -> Figure:
+def jacobians(spectra: Array, rank: int | None) -> Figure:
+    """Spectra (points, r) of the Jacobian at several points."""
     share = _relative(spectra[:INPUTS])
     numbers = list(range(1, share.shape[1] + 1))
     colours = [_colour(index, rank) for index in range(len(numbers))]
     data = []
     for index, row in enumerate(share):
-        told = f"point {index}, value %{{x}}: %{{y:.3g}}<extra></extra>"
+        told = f"point {index}, value %{{x}}: %{{y:.3g}}"
         one = lines(numbers, short(row), "@faint", width=1, size=7, hovertemplate=told)
         data.append({**one, "marker": {"color": colours, "size": 7}})
     across = axis("singular value number", dtick=step(len(numbers)), showgrid=False)
@@ -220,14 +196,15 @@ def _jacobians(spectra: Array, rank: int | None) -> Figure:
     return Figure("jacobians", title, data, chart, _JACOBIANS, "Jacobian spectra at several points.")
 
 
-def _norms(weights: Array, biases: Array, rank: int | None) -> Figure:
+def norms(weights: Array, biases: Array, rank: int | None) -> Figure:
+    """Squared norms of weights and biases, (layers,) each."""
     layers = list(range(1, len(weights) + 1))[:LAYERS]
     data = [
         {"type": "bar", "name": name, "x": layers, "y": short(values[:LAYERS]), "marker": {"color": colour}}
         for name, values, colour in (("weights", weights, "@sky"), ("biases", biases, "@orange"))
     ]
     for bars in data:
-        bars["hovertemplate"] = f"layer %{{x}}, {bars['name']}: %{{y:.3g}}<extra></extra>"
+        bars["hovertemplate"] = f"layer %{{x}}, {bars['name']}: %{{y:.3g}}"
     shapes = [] if rank is None else [_above(rule(rank, "@ink", along="y"))]
     across = axis("layer", dtick=step(len(layers)), showgrid=False)
     chart = layout(across, axis("squared norm"), barmode="stack", shapes=shapes) | {"showlegend": True}

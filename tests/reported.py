@@ -266,10 +266,9 @@ class Watched:
             route.abort()
 
     def drawn(self):
-        """How many marks each figure of the page shows; 0 where it is not drawn yet."""
+        """How many marks each figure of the page shows."""
         return self.page.evaluate(
-            "[...document.querySelectorAll('.plot')].map(p => p.querySelectorAll("
-            "'.scatterlayer path, .barlayer path, .heatmaplayer image').length)"
+            "[...document.querySelectorAll('.plot')].map(p => p.querySelectorAll('.mark').length)"
         )
 
     def until(self, expression):
@@ -280,9 +279,9 @@ class Watched:
             self.page.wait_for_timeout(20)
 
     def show(self, figure):
-        """Scroll to a figure as a reader would, and wait until it is drawn."""
+        """Scroll to a figure as a reader would."""
         self.page.locator(f"[data-figure={figure}] .plot").scroll_into_view_if_needed()
-        self.page.wait_for_selector(f"[data-figure={figure}] .main-svg")
+        self.page.wait_for_selector(f"[data-figure={figure}] .drawn")
 
     def show_all(self):
         """Scroll from the first figure to the last."""

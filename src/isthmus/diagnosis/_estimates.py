@@ -1,0 +1,77 @@
+"""Estimates of traces by random directions, with an interval that says how far they can be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scipy.stats import chi2
+from torch import Tensor
+
+#: Probability with which an interval holds the exact value.
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, and the interval that holds the exact one with a probability of 95 %.
+
+    Attributes
+    ----------
+    value, low, high : float
+        NaN where nothing was computed; all three the same where it is exact.
+    method : str
+        ``"exact"``, or how it was estimated and from how many draws.
+    """
+
+    value: float
+    low: float
+    high: float
+    method: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {key: v if not isinstance(v, float) or math.isfinite(v) else None for key, v in asdict(self).items()}
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Estimate:
+        """Inverse of :meth:`to_dict`."""
+        numbers = [math.nan if content[key] is None else float(content[key]) for key in ("value", "low", "high")]
+        return Estimate(*numbers, str(content["method"]))
+
+
+def certain(grams: Tensor) -> Estimate:
+    """Mean trace of G_1, …, G_S (S, n, n), which need no estimate."""
+    value = float(grams.diagonal(dim1=1, dim2=2).sum(1).mean())
+    return Estimate(value, value, value, "exact")
+
+
+def hutchinson(grams: Tensor) -> Estimate:
+    """Mean of Tr A_i over i ≤ S from G_i = Ω_iᵀ A_i Ω_i with Gaussian Ω_i (n, r), by Hutchinson's estimate Tr G_i/r.
+
+    Parameters
+    ----------
+    grams : Tensor (S, r, r)
+
+    Notes
+    -----
+    For Gaussian directions ωᵀAω has the mean Tr A and the variance 2‖A‖²_F. The mean over r of them is compared with
+    Tr A · χ²_d/d of the same two moments, d = r·(Tr A)²/‖A‖²_F (Satterthwaite). ‖A‖²_F is estimated from the entries
+    off the diagonal, ω_iᵀAω_j, whose squares have this mean; d is least, r, for rank one, and never taken to be less.
+    The directions are the same at all samples: the estimate is that of the mean of the A_i.
+    """
+    G = grams.mean(0)
+    r = len(G)
+    value = float(G.diagonal().mean())
+    method = f"Hutchinson, {r} Gaussian directions at {len(grams)} samples"
+    if not math.isfinite(value) or value <= 0 or r < 2:
+        known = value == 0.0
+        return Estimate(value, value if known else math.nan, value if known else math.nan, method)
+    off = float((G.square().sum() - G.diagonal().square().sum()) / (r * (r - 1)))
+    # This estimate errs by a factor of about 1 ± 2/r: half of the effective dimension that it shows is used.
+    effective = max(1.0, 0.5 * value**2 / off) if off > 0 else float(r)
+    d = r * effective
+    low, high = chi2.ppf([(1 - LEVEL) / 2, (1 + LEVEL) / 2], d)
+    return Estimate(value, value * d / high, value * d / low, method)
