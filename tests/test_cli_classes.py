@@ -78,7 +78,7 @@ def test_classes_from_a_table(capsys, monkeypatch):
 
 
 def test_autoencode(capsys):
-    code, out, err = run(capsys, "discover", "curve.csv", "--autoencode", "--common-units", "--out", "a", *QUICK)
+    code, out, err = run(capsys, "discover", "curve.csv", "--autoencode", "--units", "common", "--out", "a", *QUICK)
     assert code in (0, UNDETERMINED), err
     assert "describe" in out
     found = isthmus.load("a/model.safetensors")

@@ -6,7 +6,7 @@ import numpy as np
 
 from isthmus.discovery._fits import Fit
 from isthmus.discovery._profile import RankProfile
-from isthmus.discovery._walk import Level
+from isthmus.discovery._walk import TOLERANCE, Level
 from isthmus.networks import FullyConnected
 from tools import SEED, generator, random_net
 
@@ -35,8 +35,9 @@ def levels_of(errors, *, states=None, **options):
     return [level(k, e, state=states.get(k, "at rest"), **options) for k, e in sorted(errors.items(), reverse=True)]
 
 
-def profile_of(errors, *, baseline=1.0, **options):
-    return RankProfile.of(levels_of(errors, **options), depth=8, width=64, strength=0.01, baseline=baseline)
+def profile_of(errors, *, baseline=1.0, tolerance=TOLERANCE, resolution=None, **options):
+    shared = {"depth": 8, "width": 64, "strength": 0.01, "tolerance": tolerance, "resolution": resolution}
+    return RankProfile.of(levels_of(errors, **options), baseline=baseline, **shared)
 
 
 def hourglass(dims_in=(5, 8, 3), dims_out=(3, 8, 4), slope=0.0, *, seed=0):

@@ -42,6 +42,7 @@ def profile_of(ranks, cost, R1, *, depth=8, strength=0.01, states=None):
         width=32,
         strength=strength,
         tolerance=0.1,
+        resolution=strength,
     )
 
 

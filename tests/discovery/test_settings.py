@@ -15,7 +15,7 @@ from typer.main import get_command
 
 import isthmus
 from isthmus import IsthmusError, discover
-from isthmus._settings import HELP, KINDS
+from isthmus._settings import FIRST_STRENGTH, HELP, KINDS, STRENGTH
 from isthmus.cli import app
 from isthmus.discovery import Settings
 from isthmus.objective import LOSSES
@@ -39,16 +39,17 @@ def test_estimators_have_the_same_defaults(estimator):
     given = {ALIASES.get(name, name): value for name, value in estimator().get_params().items()}
     shared = set(given) & set(DEFAULTS)
     assert {name: given[name] for name in shared} == {name: DEFAULTS[name] for name in shared}
-    assert shared >= set(DEFAULTS) - {"loss", "units", "input_noise"}
-    assert set(given) - shared == {"cv", "verbose"}
+    assert shared >= set(DEFAULTS) - {"loss", "input_noise"}
+    assert set(given) - shared == {"cv", "n_jobs", "verbose"}
 
 
 def test_the_command_has_the_same_defaults_and_help():
     command: Any = get_command(app)
     options = {one.name: one for one in command.commands["discover"].params}
-    for name in ("max_rank", "rank", "depth", "width", "ridge", "replicas", "seed"):
+    for name in ("max_rank", "rank", "depth", "width", "activation", "units", "ridge", "replicas", "seed"):
         assert options[name].help == HELP[name]
-        assert options[name].default == (None if DEFAULTS[name] == "auto" else DEFAULTS[name])
+        numbers = KINDS[name] is not str and DEFAULTS[name] == "auto"
+        assert options[name].default == (None if numbers else DEFAULTS[name])
 
 
 def test_every_loss_is_allowed():
@@ -61,7 +62,8 @@ def test_values_are_checked_and_plain():
     kept = Settings(depth=np.int64(6), ridge=1, seed=np.uint8(3))
     assert (kept.depth, kept.ridge, kept.strength, kept.seed) == (6, 1.0, 1.0, 3)
     assert all(type(getattr(kept, name)) in (kind, str, type(None)) for name, kind in KINDS.items())
-    assert Settings().strength == 0.01
+    assert (Settings().strength, Settings(loss="cross_entropy").strength) == (FIRST_STRENGTH, STRENGTH)
+    assert Settings(activation="kinked").strength == STRENGTH
     with pytest.raises(IsthmusError, match="discover: `depth` must be even.*Pass 8"):
         Settings(depth=7)
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -9,20 +9,32 @@ import pytest
 
 from isthmus.discovery import _search as verdict
 from isthmus.discovery._profile import standard_error
-from isthmus.discovery._search import Judgement, doubt_surface, judge, needs_refinement, pooled_rank, supports
+from isthmus.discovery._reference import Reference
+from isthmus.discovery._search import Judgement, doubt_surface, judge, needs_closer_look, supports, underfits
+from isthmus.discovery._walk import ROUGH
 from made import level, levels_of, profile_of
 
 #: Rank 2, plain to see; slack is 0.1·0.01 + 0.005 = 0.006.
 CLEAR = {1: 0.30, 2: 0.0101, 3: 0.01, 16: 0.01}
 
 
-def judged(errors, *, finer=None, replicas=(CLEAR,), highest=5, bound=5, baseline=1.0, rows=200, **options):
+def judged(
+    errors,
+    *,
+    replicas=(CLEAR,),
+    highest=5,
+    bound=5,
+    baseline=1.0,
+    rows=200,
+    tolerance=verdict.TOLERANCE,
+    reference=None,
+    **options,
+):
     levels = levels_of(errors, rows=rows, **options)
-    profile = profile_of(errors, rows=rows, baseline=baseline, **options)
+    profile = profile_of(errors, rows=rows, baseline=baseline, tolerance=tolerance, **options)
     others = [profile_of(one, seed=i + 1) for i, one in enumerate(replicas)]
     constant = baseline * level(1, 1.0, rows=rows).errors
-    fine = levels_of(finer or {}, rows=rows)
-    return judge(profile, levels, fine, others, highest=highest, bound=bound, baseline=constant)
+    return judge(profile, levels, others, highest=highest, bound=bound, baseline=constant, reference=reference)
 
 
 def test_a_clear_profile_is_determined():
@@ -58,9 +70,8 @@ def doubts(found):
         ("too few samples", {"errors": {1: 0.9, 2: 0.4, 16: 0.4}, "cost": 0.01}),
         ("one coordinate less is not clearly worse", {"errors": {1: 0.02, 2: 0.0101, 16: 0.01}}),
         ("one coordinate less is not clearly worse", {"errors": {1: 0.3, 2: 0.0101, 16: 0.01}, "spread": 60.0}),
-        ("did not converge: at rank 2 the loss was still falling", {"errors": CLEAR, "states": {2: "falling"}}),
-        ("did not converge: at rank 1 the loss was still falling", {"errors": CLEAR, "states": {1: "falling"}}),
         ("did not converge: at rank 2 the loss diverged", {"errors": CLEAR, "states": {2: "diverged"}}),
+        ("did not converge: at rank 1 the loss diverged", {"errors": CLEAR, "states": {1: "diverged"}}),
         (
             "depends on seed, split or depth: 2 at depth 8, 3 at depth 8",
             {"errors": CLEAR, "replicas": ({1: 0.5, 2: 0.2, 3: 0.01, 16: 0.01},)},
@@ -70,7 +81,8 @@ def doubts(found):
             {"errors": CLEAR, "replicas": ({1: 0.0101, 2: 0.01, 16: 0.01},)},
         ),
         ("only 9 rows or groups", {"errors": CLEAR, "rows": 9}),
-        ("a weak further coordinate", {"errors": CLEAR, "finer": {2: 1.02e-3 * verdict.WEAK_RATIO, 3: 0.001}}),
+        ("a weak further coordinate", {"errors": {1: 0.3, 2: 0.011, 3: 0.01, 16: 0.01}}),
+        ("the network underfits", {"errors": {1: 0.9, 2: 0.1, 16: 0.1}, "reference": Reference(0.05, "a forest", {})}),
     ],
 )
 def test_each_doubt_is_enough(words, options):
@@ -80,17 +92,20 @@ def test_each_doubt_is_enough(words, options):
 
 
 def test_what_is_no_doubt():
-    # Ranks that the answer does not rest on may still be falling.
-    assert judged(CLEAR, states={3: "falling", 16: "falling"}).verdict == "determined"
+    # Slow training raises no doubt of its own: what it spoils is seen in the errors.
+    assert judged(CLEAR, states=dict.fromkeys(CLEAR, "falling")).verdict == "determined"
+    # Nor does a rank that the answer does not rest on.
+    assert judged(CLEAR, states={3: "diverged", 16: "diverged"}).verdict == "determined"
     # Few rows, but at least ten.
     assert judged(CLEAR, rows=10).verdict == "determined"
     # A large error that more data would not lower: noise.
     noisy = {1: 0.9, 2: 0.4, 3: 0.4, 16: 0.41}
     assert judged(noisy, cost=0.35, replicas=(noisy,)).verdict == "determined"
-    # A much better fit through more coordinates than the theorem allows.
-    assert judged(CLEAR, finer={2: 1.02e-3 * verdict.WEAK_RATIO, 3: 0.001}, highest=2, bound=2).verdict == "determined"
-    # A better fit with one coordinate more, but not by many times.
-    assert judged(CLEAR, finer={2: 0.98e-3 * verdict.WEAK_RATIO, 3: 0.001}).verdict == "determined"
+    # A better fit through more coordinates than the theorem allows.
+    weak = {1: 0.3, 2: 0.011, 3: 0.01, 16: 0.01}
+    assert judged(weak, replicas=(weak,), highest=2, bound=2).verdict == "determined"
+    # A reference that predicts better than the networks, but not by much.
+    assert judged(CLEAR, reference=Reference(0.0099, "a forest", {})).verdict == "determined"
 
 
 def test_thresholds_from_both_sides():
@@ -103,13 +118,11 @@ def test_thresholds_from_both_sides():
         errors = {1: best + factor * slack, 2: best, 16: best}
         found = judged(errors, replicas=())
         assert (found.rank, found.verdict) == (2, wanted)
-    # Below that, a tenth of the ridge decides: twice the error, or not.
-    errors = {1: best + 1.5 * slack, 2: best, 16: best}
-    for error, wanted in ((0.0099, "undetermined"), (0.0102, "determined")):
-        found = judged(errors, finer={1: error, 2: 0.005}, replicas=())
-        assert (found.rank, found.verdict) == (2, wanted)
+    # Through one more the error may be lower by a share of it.
     for factor, wanted in ((1.02, "undetermined"), (0.98, "determined")):
-        assert judged(CLEAR, finer={2: 1e-3 * factor * verdict.WEAK_RATIO, 3: 1e-3}).verdict == wanted
+        errors = {1: 0.3, 2: 0.01 / (1 - factor * verdict.MARGINAL), 3: 0.01, 16: 0.01}
+        found = judged(errors, replicas=())
+        assert (found.rank, found.verdict) == (2, wanted)
     for share, wanted in ((0.91, "undetermined"), (0.89, "determined")):
         errors = {1: 0.9 * share / 0.91, 2: 0.9 * share / 0.91, 16: 0.9 * share / 0.91}
         found = judged(errors, baseline=errors[1] / share, replicas=(errors,))
@@ -141,20 +154,45 @@ def test_a_rank_that_was_not_tried_is_no_answer(bound):
     assert (found.rank, found.verdict) == (2, "undetermined")
 
 
-def test_pooled_rank():
-    two, three = profile_of(CLEAR), profile_of({2: 0.02, 3: 0.01, 16: 0.01})
-    assert two.chosen == pooled_rank([two], 9) == 2
-    assert three.chosen == 3
-    # Excess 0.0001 and 0.01 over a mean slack of 0.006.
-    assert pooled_rank([two, three], 9) == 2
-    worse = profile_of({2: 0.03, 3: 0.01, 16: 0.01})
-    assert pooled_rank([two, worse], 9) == 3
-    assert pooled_rank([two, worse, two], 9) == 3
-    assert pooled_rank([two, three, two], 9) == 2
-    # A walk that stopped above a rank did so because more was not enough.
-    assert pooled_rank([two, profile_of({3: 0.1, 4: 0.01, 16: 0.01})], 9) == 4
-    assert pooled_rank([worse], 2) == 2
-    assert pooled_rank([profile_of({1: 0.9, 2: 0.9, 16: 0.01})], 5) == 5
+def test_where_errors_are_approximations():
+    """There k is the last that lowers the error much: by more than twice what all further ones do."""
+    floor, best = 0.005, 0.02
+    for factor, wanted in ((0.99, "undetermined"), (1.01, "determined")):
+        errors = {1: factor * verdict.CLEAR_RATIO * (best + floor) - floor, 2: best, 3: best, 16: best}
+        found = judged(errors, tolerance=ROUGH, replicas=())
+        assert (found.rank, found.verdict) == (2, wanted)
+        # If two more coordinates ease the fit as much as the second did, nothing is clear.
+        eased = {1: errors[1], 2: best, 3: 0.9 * best, 16: 0.7 * best}
+        assert judged(eased, tolerance=ROUGH, replicas=()).verdict == "undetermined"
+    # That further ones ease the fit a little is no doubt there.
+    errors = {1: 0.5, 2: 0.022, 3: 0.02, 16: 0.02}
+    assert judged(errors, tolerance=ROUGH, replicas=(errors,)).verdict == "determined"
+    assert judged(errors, replicas=(errors,)).verdict == "undetermined"
+
+
+def test_a_gain_by_chance_is_none():
+    errors = {1: 0.3, 2: 0.011, 3: 0.01, 16: 0.01}
+    for spread, count in ((0.2, 1), (60.0, 0)):
+        levels, profile = levels_of(errors, spread=spread), profile_of(errors, spread=spread)
+        assert len(verdict._one_more(profile, levels, 2)) == count
+    rng = np.random.default_rng(0)
+    # A little more than three standard errors: rare by chance in one look, not in one of twenty.
+    draw = rng.standard_normal(400)
+    draw = (draw - draw.mean()) / draw.std(ddof=1) + 3.3 / 20
+    others = np.full(400, 5.0)
+    assert 3.2 < draw.mean() / standard_error(draw) < 3.4
+    assert verdict._worse(others + draw, others)
+    assert not verdict._worse(others + draw, others, looks=20)
+
+
+def test_underfits():
+    for factor, wanted in ((1.01, True), (0.99, False)):
+        limit = verdict.WORSE * 0.02 + 0.001
+        assert underfits(factor * limit, Reference(0.02, "a forest", {}), 0.001) is wanted
+        # At any rank: the best level counts.
+        errors = {k: 10 * error for k, error in CLEAR.items()}
+        reference = Reference((0.1 - 0.01) / verdict.WORSE / factor, "a forest", {})
+        assert (judged(errors, reference=reference).verdict == "undetermined") is wanted
 
 
 def test_supports():
@@ -167,15 +205,36 @@ def test_supports():
     assert nearly.chosen == 3
     assert supports(nearly, 2, 9)
     assert not supports(profile_of({1: 0.5, 2: 0.023, 3: 0.01, 16: 0.01}), 2, 9)
+    # Where one coordinate less lacks much, a little of that may be lacking with all.
+    for factor, wanted in ((0.99, True), (1.01, False)):
+        errors = {1: 1.01, 2: 0.01 + factor * verdict.LITTLE * 1.0, 16: 0.01}
+        assert supports(profile_of(errors), 2, 9) is wanted
     # Where the theorem allows no more, enough is what there is.
     assert supports(profile_of({1: 0.5, 2: 0.2, 16: 0.01}), 2, 2)
 
 
-def test_needs_refinement():
-    assert needs_refinement(profile_of({1: 0.3, 2: 0.01, 3: 0.01, 16: 0.01}), 2) == set()
-    assert needs_refinement(profile_of({1: 0.021, 2: 0.01, 3: 0.01, 16: 0.01}), 2) == {1, 2}
-    assert needs_refinement(profile_of({1: 0.3, 2: 0.0016, 3: 0.001, 16: 0.001}), 2) == {2, 3}
-    assert needs_refinement(profile_of({1: 0.004, 2: 0.0016, 3: 0.001, 16: 0.001}), 2) == {1, 2, 3}
+def wanted_of(errors, k=2, bound=9, **options):
+    return needs_closer_look(profile_of(errors, **options), levels_of(errors), k, bound)
+
+
+def test_needs_closer_look():
+    clear = {1: 0.3, 2: 0.01, 3: 0.01, 16: 0.01}
+    # However clear: k − 1 coordinates may do once the surface is unrolled.
+    assert wanted_of(clear) == {1}
+    assert wanted_of({1: 0.01, 2: 0.01, 16: 0.01}, k=1) == set()
+    # One less is not clearly worse: the slack is 0.006, and it takes twice that.
+    assert wanted_of({**clear, 1: 0.01 + 1.99 * 0.006}) == {1, 2}
+    assert wanted_of({**clear, 1: 0.01 + 2.01 * 0.006}) == {1}
+    # One more, or many more, do better by more than is marginal.
+    for rank in (3, 16):
+        for factor, wanted in ((1.02, {1, 2, 3}), (0.98, {1})):
+            errors = {1: 0.3, 2: 0.01, 3: 0.01, 16: 0.01, rank: 0.01 * (1 - factor * verdict.MARGINAL)}
+            assert wanted_of(errors) == wanted
+            # By theorem no more are needed.
+            assert wanted_of(errors, bound=2) == {1}
+    # Approximations are compared all alike, as far as there are any.
+    assert wanted_of(clear, tolerance=ROUGH) == {1, 2, 3}
+    assert wanted_of({1: 0.3, 2: 0.01, 16: 0.01}, tolerance=ROUGH) == {1, 2}
 
 
 def test_worse_by_mean_or_by_most_rows():
@@ -211,9 +270,25 @@ def test_coordinates_on_a_thin_surface():
         assert "no start that was tried unrolled it" in found.reasons[0]
         assert doubt_surface(sure[k], (verdict.SURFACE + 0.01) * k, 0.3) is sure[k]
         assert doubt_surface(sure[k], math.nan, math.nan) is sure[k]
-        found = doubt_surface(sure[k], float(k), verdict.FLAT - 0.01)
-        assert found.verdict == "undetermined" and f"unrolls into {k - 1}" in found.reasons[0]
-        assert doubt_surface(sure[k], float(k), verdict.FLAT + 0.01) is sure[k]
+        for dimension in (k - 1.0, math.nan):
+            found = doubt_surface(sure[k], dimension, verdict.FLAT - 0.01)
+            assert found.verdict == "undetermined" and f"unrolls into {k - 1}" in found.reasons[0]
+            assert doubt_surface(sure[k], dimension, verdict.FLAT + 0.01) is sure[k]
+        # A cloud that fills k dimensions is no surface, whatever shortest paths say.
+        assert doubt_surface(sure[k], k - verdict.WHOLE + 0.01, verdict.FLAT - 0.01) is sure[k]
     assert doubt_surface(sure[2], 1.0, 0.5) is sure[2]
     # A sphere needs three for its two dimensions.
     assert doubt_surface(sure[3], 2.0, 0.4) is sure[3]
+
+
+def test_a_surface_that_one_coordinate_less_hardly_tears():
+    """Through one coordinate less a sphere is torn, and much is lost; a ring with a width loses little."""
+    sure = Judgement(3, "determined", ("clear",))
+    thin, whole = 3 - verdict.PART - 0.01, 3 - verdict.PART + 0.01
+    little, much = verdict.TORN - 1e-6, verdict.TORN + 1e-6
+    found = doubt_surface(sure, thin, 0.4, little)
+    assert (found.rank, found.verdict, found.reasons[1:]) == (3, "undetermined", ("clear",))
+    for dimension, torn in ((thin, much), (whole, little), (math.nan, little)):
+        assert doubt_surface(sure, dimension, 0.4, torn) is sure
+    # Nothing was trained through fewer.
+    assert doubt_surface(sure, thin, 0.4) is sure

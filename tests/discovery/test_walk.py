@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -15,14 +16,20 @@ from isthmus.discovery._fits import narrow
 from isthmus.discovery._task import Data, make_task
 from isthmus.discovery._walk import (
     COLLAPSED,
+    ROUGH,
     UNUSED,
     WIDE,
     Context,
     Stages,
     _fresh,
     _from_random,
-    refine,
+    alone,
+    best_of,
+    closer_starts,
+    in_parallel,
+    level_of,
     slack,
+    train_further,
     walk,
 )
 from made import hourglass
@@ -58,7 +65,7 @@ def test_from_wide_to_one(levels):
     assert levels[0].start == "fresh"
     # From 16 to 3 at once is tried again one by one, and from random weights, as 3 must suffice; on the first that does
     # not suffice the answer hangs.
-    assert [level.tries for level in levels] == [1, 3, 3, 1]
+    assert [level.tries for level in levels] == [1, 2, 2, 1]
     errors = [level.error for level in levels]
     assert errors[3] > errors[2] > 3 * errors[1]
     for level in levels:
@@ -109,10 +116,10 @@ def test_small_weights_that_collapse_are_started_again():
     task = make_task(problem.X, problem.Y, Settings())
     data = task.data(0)[0]
     small = context_of(data, Settings(depth=8, width=16, ridge=0.05, steps=10, init_scale=0.1))
-    assert _from_random(small, WIDE, 0, 0.1).cost > COLLAPSED
+    assert _from_random(small, WIDE, 0, 0.1, 1.0).cost > COLLAPSED
     again = _fresh(small, WIDE)
     assert again.cost < COLLAPSED
-    assert again.cost == _from_random(small, WIDE, 0, 1.0).cost
+    assert again.cost == _from_random(small, WIDE, 0, 1.0, 1.0).cost
 
 
 def test_weights_that_overflow_are_an_error(data):
@@ -120,15 +127,72 @@ def test_weights_that_overflow_are_an_error(data):
         walked(data, 3, Settings(depth=4, width=8, steps=1, init_scale=1e15))
 
 
-def test_a_finer_level_has_a_lower_cost(data, levels):
-    fine = refine(context_of(data), levels[1:2])
-    assert [level.rank for level in fine] == [3]
-    assert fine[0].fit.cost < levels[1].fit.cost
-    assert fine[0].fit.norm > levels[1].fit.norm
+def test_a_smaller_ridge_costs_less(data, levels):
+    context = dataclasses.replace(context_of(data), strength=0.1 * SMALL.strength)
+    fine = train_further(context, levels[1], "further")
+    assert fine.rank == 3
+    assert fine.fit.cost < levels[1].fit.cost
+    assert fine.fit.norm > levels[1].fit.norm
+
+
+def test_a_closer_look_keeps_the_best_start(data, levels):
+    """At rank 2, which does not suffice: anew, and from the surface of rank 3, flat and as a ring."""
+    context = context_of(data)
+    above, level = levels[1:3]
+    assert set(closer_starts(context, level, None)) == {"fresh"}
+    fits = {start: make() for start, make in closer_starts(context, level, above).items()}
+    assert set(fits) == {"fresh", "unrolled", "ring"}
+    assert all(fit.network.dims[fit.network.waist] == 2 for fit in fits.values())
+    best = best_of(context, level, fits)
+    losses = {level.start: level.fit.loss, **{start: fit.loss for start, fit in fits.items()}}
+    assert best.fit.loss == min(losses.values()) == losses[best.start]
+    assert (best.rank, best.tries) == (2, level.tries + 3)
+    # A start that does no better changes nothing but how many were tried.
+    poor = dataclasses.replace(level.fit, loss=2.0 * level.fit.loss)
+    same = best_of(context, level, {"poor": poor})
+    assert (same.start, same.fit, same.tries) == (level.start, level.fit, level.tries + 1)
+    # Where errors are approximations the cost decides, not the ridge.
+    cheap = dataclasses.replace(poor, cost=0.5 * level.fit.cost)
+    rough = dataclasses.replace(context, tolerance=ROUGH)
+    assert best_of(context, level, {"cheap": cheap}).start == level.start
+    assert best_of(rough, level, {"cheap": cheap}).start == "cheap"
+
+
+def test_ranks_that_are_trained_alone(data):
+    context = context_of(data, Settings(depth=4, width=16, steps=5))
+    found = {rank: level_of(context, rank, make()) for rank, make in alone(context, [3, 2]).items()}
+    assert [(level.rank, level.start, len(level.shares)) for level in found.values()] == [
+        (3, "fresh", 3),
+        (2, "fresh", 2),
+    ]
+    # Each by itself: no rank depends on which others are asked for.
+    assert np.array_equal(level_of(context, 2, alone(context, [2])[2]()).errors, found[2].errors)
+
+
+@pytest.mark.slow
+def test_processes_change_no_bit(data, tmp_path):
+    """Of trainings that do not depend on each other; kept, they are read."""
+    context = context_of(data, Settings(depth=4, width=16, steps=2))
+    prints = []
+    for n_jobs in (1, 2):
+        folder = tmp_path / str(n_jobs)
+        made = {f"rank{rank}": make for rank, make in alone(context, [2, 1]).items()}
+        fits = Stages(folder, "one").get_all(made, n_jobs)
+        assert [fit.network.dims[fit.network.waist] for fit in fits] == [2, 1]
+        prints.append([p.detach().numpy().tobytes() for fit in fits for p in fit.network.parameters()])
+        again = Stages(folder, "one")
+        assert again.get_all(made, n_jobs)[0].cost == fits[0].cost and again.reused == 2
+    assert prints[0] == prints[1]
+
+
+def test_in_parallel_keeps_the_order():
+    assert list(in_parallel([lambda: 1, lambda: 2, lambda: 3], 1)) == [1, 2, 3]
+    assert list(in_parallel([], 1)) == []
 
 
 def test_slack():
     assert slack(0.2, 0.01) == pytest.approx(0.025)
+    assert slack(0.2, 0.01, ROUGH) == pytest.approx(0.105)
 
 
 def test_a_copy_is_its_own():

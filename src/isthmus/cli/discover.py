@@ -35,6 +35,22 @@ class Missing(StrEnum):
     median = "median"
 
 
+class Activation(StrEnum):
+    """Of the hidden layers."""
+
+    auto = "auto"
+    smooth = "smooth"
+    kinked = "kinked"
+
+
+class Units(StrEnum):
+    """How columns are scaled."""
+
+    auto = "auto"
+    own = "own"
+    common = "common"
+
+
 class TextColumns(StrEnum):
     """What to do about columns of text."""
 
@@ -57,9 +73,6 @@ def discover_command(
     autoencode: Annotated[
         bool, typer.Option("--autoencode", help="Instead of --target: how many variables describe the inputs?")
     ] = False,
-    common_units: Annotated[
-        bool, typer.Option("--common-units", help="All columns have one unit (pixels): do not scale each by itself.")
-    ] = False,
     features: Annotated[
         list[str] | None,
         typer.Option(metavar="GLOB", help="Input columns; may be repeated. By default all without another role."),
@@ -77,9 +90,14 @@ def discover_command(
     rank: Annotated[int | None, typer.Option(metavar="N", help=HELP["rank"])] = None,
     depth: Annotated[int, typer.Option(help=HELP["depth"])] = Settings.depth,
     width: Annotated[int, typer.Option(help=HELP["width"])] = Settings.width,
+    activation: Annotated[Activation, typer.Option(help=HELP["activation"])] = Activation.auto,
+    units: Annotated[Units, typer.Option(help=HELP["units"])] = Units.auto,
     ridge: Annotated[float | None, typer.Option(metavar="λ", help=HELP["ridge"])] = None,
     replicas: Annotated[int, typer.Option(help=HELP["replicas"])] = Settings.replicas,
     seed: Annotated[int, typer.Option(help=HELP["seed"])] = Settings.seed,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", help="Processes for independent trainings; -1: one for each core.")
+    ] = -1,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -121,6 +139,7 @@ def discover_command(
         "max_rank": max_rank,
         "depth": depth,
         "width": width,
+        "activation": activation.value,
         "ridge": Settings.ridge if ridge is None else ridge,
         "replicas": replicas,
         "seed": seed,
@@ -128,7 +147,8 @@ def discover_command(
         "na_values": (),
         "missing": "median" if missing is Missing.median else "error",
         "loss": "mse" if labels is None else "cross_entropy",
-        "units": "common" if common_units else "own",
+        "units": units.value,
+        "n_jobs": jobs,
     }
     origin = {"file": data.name, **roles, **what, **reading.record, **gaps, "rows_read": len(frame)}
     found = run_discovery(context, chosen.X, Y, options, folder, shown, restart=restart)

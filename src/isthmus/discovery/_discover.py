@@ -70,7 +70,10 @@ def discover(
 
     A wide regularised network is trained, then narrowed coordinate by coordinate; the held-out error as a function of
     their number, the *rank profile*, gives the rank. What could make the answer an accident of one training is tried:
-    another seed, another division of the data, another depth, other starts at the rank just below.
+    the ranks on which it hangs are trained again from random weights and other starts, and from another seed, at
+    another depth, on another division of the data. Learners that know nothing of ranks (kernel ridge regression, a
+    forest, a plain network) say how well the outputs can be predicted: where the networks do clearly worse, the
+    verdict is "undetermined".
 
     Parameters
     ----------
@@ -91,19 +94,24 @@ def discover(
         The largest rank to look for; by default what the data allow, at most 15.
     depth, width : int
         Layers of the network, an even number, and neurons in each.
+    activation : {"auto", "smooth", "kinked"}
+        SiLU, or ReLU; "auto" is SiLU, but ReLU for classes, whose boundaries have kinks. Where the other learners
+        predict clearly better, the other one is tried too.
     ridge : "auto" or float
-        λ: a coordinate must explain at least about this share of the outputs' variance (the labels' entropy). "auto" is
-        0.01, with a closer look at 0.001 where the profile is not clear; of classes the largest of 0.1, 0.03 and 0.01
-        at which a wide network predicts held-out rows about as well as at any.
+        λ: a coordinate must explain at least about this share of the outputs' variance (the labels' entropy). "auto"
+        is 0.01 for an autoencoder, and otherwise what predicts held-out rows best: of numbers 0.001, then 0.0001 and
+        0.00001 as long as the error falls by a tenth, or 0.01; of classes the largest of 0.1, 0.03 and 0.01 that does
+        about as well as any. A note says which.
     cv : None, int, splitter or pairs of rows
         How rows are held out: a quarter by default, one K-th for an integer.
     replicas : int
-        Further walks from other seeds, divisions and depths; the verdict needs them to agree.
+        Further trainings from other seeds, on other divisions, at other depths, of the ranks on which the answer hangs;
+        the verdict needs them to agree.
     steps : int
         Quasi-Newton steps after each narrowing, and the measure of all others; training goes on to 2.5 times as many
-        where the loss still falls.
+        where the loss still falls. Before them, from random weights, 1.2 times as many passes of Adam over the rows.
     learning_rate, init_scale : float
-        Of the few Adam steps before, and of the initial weights. The answer does not depend on them.
+        Of the Adam steps before, and of the initial weights. The answer does not depend on them.
     max_samples : int
         Training rows beyond this number are used only for the last fit.
     missing : {"error", "median"}
@@ -116,9 +124,11 @@ def discover(
         Squared error, or log loss of class labels. Held-out errors are relative to the variance of the outputs, or to
         the entropy of the labels, and so is λ. Each class is divided for itself. The probabilities of the answer are
         calibrated: logits are divided by a temperature fitted on the rows held out.
-    units : {"own", "common"}
+    units : {"auto", "own", "common"}
         Columns divided by their own standard deviation, or all by one number: for columns of one unit (pixels, a
-        spectrum), where a column that hardly varies should hardly count.
+        spectrum), where a column that hardly varies should hardly count. "auto" is "own", and where many columns vary
+        about as much as their neighbours, or more than 256 inputs are given, what a quick kernel regression predicts
+        best with; of these inputs it may keep a part. A note says so. Autoencoders are scaled with "own".
     input_noise : float
         Noise that is added to the inputs in the last fit, to up to four copies of each row, while outputs are left
         alone: the maps learn to undo it, the rank is not touched. In units of what one coordinate carries: its

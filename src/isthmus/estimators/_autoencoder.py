@@ -45,15 +45,18 @@ class BottleneckAutoencoder(Bottleneck):
     ----------
     rank : "auto" or int, default "auto"
         How many coordinates; found from the data unless given.
-    depth : int, default 8
+    depth : int, default 6
         Layers of the network, an even number.
-    width : int, default 64
+    width : int, default 128
         Neurons in each.
+    activation : {"auto", "smooth", "kinked"}, default "auto"
+        SiLU or ReLU; "auto" is SiLU.
     ridge : "auto" or float, default "auto"
         λ: a coordinate must explain at least about this share of the variance, 0.01 by default. Noise can be described
         too, by coordinates of its own: what is below λ is left out, so raise λ above the noise's share.
-    units : {"own", "common"}, default "own"
-        Columns divided by their own standard deviation, or all by one number: for columns of one unit (pixels).
+    units : {"auto", "own", "common"}, default "auto"
+        Columns divided by their own standard deviation (here also with "auto"), or all by one number: for columns of
+        one unit (pixels).
     noise : float, default 0.0
         Noise that the last fit adds to copies of the inputs, and learns to undo; the rank is found without. In every
         direction its standard deviation is this many times (variance/rank)^½, the spread of one coordinate. With 0 the
@@ -63,15 +66,18 @@ class BottleneckAutoencoder(Bottleneck):
     cv : None, int, splitter or pairs of rows
         How rows are held out to judge each rank: a quarter of them by default.
     replicas : int, default 1
-        Further searches, from other seeds, divisions and depths, that must agree with the first.
+        Further trainings, from other seeds, divisions and depths, that must agree with the first.
     steps : int, default 50
         Quasi-Newton steps after each narrowing.
     learning_rate, init_scale : float
-        Of the first few steps; the answer does not depend on them.
+        Of the first steps; the answer does not depend on them.
     max_samples : int, default 5000
         Training rows beyond this number are used only for the last fit.
     missing : {"error", "median"}
         What to do with NaN in X; a gap is first filled by the median, then reconstructed.
+    n_jobs : int, optional
+        Processes for trainings that do not depend on each other: None is 1 unless a joblib context says otherwise, −1
+        one for each core. The answer does not depend on it.
     random_state : int, RandomState or None, default 0
     verbose : bool, default False
         Show progress on stderr.
@@ -111,6 +117,7 @@ class BottleneckAutoencoder(Bottleneck):
         *,
         depth: int = Settings.depth,
         width: int = Settings.width,
+        activation: str = Settings.activation,
         ridge: float | str = Settings.ridge,
         units: str = Settings.units,
         noise: float = Settings.input_noise,
@@ -122,6 +129,7 @@ class BottleneckAutoencoder(Bottleneck):
         init_scale: float = Settings.init_scale,
         max_samples: int = Settings.max_samples,
         missing: str = Settings.missing,
+        n_jobs: int | None = None,
         random_state: Any = Settings.seed,
         verbose: bool = False,
     ) -> None:
@@ -129,7 +137,9 @@ class BottleneckAutoencoder(Bottleneck):
             rank,
             depth=depth,
             width=width,
+            activation=activation,
             ridge=ridge,
+            units=units,
             max_rank=max_rank,
             cv=cv,
             replicas=replicas,
@@ -138,10 +148,10 @@ class BottleneckAutoencoder(Bottleneck):
             init_scale=init_scale,
             max_samples=max_samples,
             missing=missing,
+            n_jobs=n_jobs,
             random_state=random_state,
             verbose=verbose,
         )
-        self.units = units
         self.noise = noise
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, time: Any = None) -> BottleneckAutoencoder:

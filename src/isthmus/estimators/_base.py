@@ -29,7 +29,9 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         *,
         depth: int = Settings.depth,
         width: int = Settings.width,
+        activation: str = Settings.activation,
         ridge: float | str = Settings.ridge,
+        units: str = Settings.units,
         max_rank: int | None = Settings.max_rank,
         cv: Any = None,
         replicas: int = Settings.replicas,
@@ -38,13 +40,16 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         init_scale: float = Settings.init_scale,
         max_samples: int = Settings.max_samples,
         missing: str = Settings.missing,
+        n_jobs: int | None = None,
         random_state: Any = Settings.seed,
         verbose: bool = False,
     ) -> None:
         self.rank = rank
         self.depth = depth
         self.width = width
+        self.activation = activation
         self.ridge = ridge
+        self.units = units
         self.max_rank = max_rank
         self.cv = cv
         self.replicas = replicas
@@ -53,6 +58,7 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         self.init_scale = init_scale
         self.max_samples = max_samples
         self.missing = missing
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
 
@@ -75,6 +81,7 @@ class Bottleneck(TransformerMixin, BaseEstimator):
             cv=self.cv,
             seed=_seed(self.random_state),
             feature_names=getattr(self, "feature_names_in_", None),
+            n_jobs=self.n_jobs,
             show_progress=self.verbose,
             **settings,
             **more,

@@ -36,27 +36,35 @@ class BottleneckClassifier(ClassifierMixin, Bottleneck):
     ----------
     rank : "auto" or int, default "auto"
         How many coordinates; found from the data unless given.
-    depth : int, default 8
+    depth : int, default 6
         Layers of the network, an even number.
-    width : int, default 64
+    width : int, default 128
         Neurons in each.
+    activation : {"auto", "smooth", "kinked"}, default "auto"
+        SiLU or ReLU; "auto" is ReLU: boundaries between classes have kinks.
     ridge : "auto" or float, default "auto"
         λ: a coordinate must explain at least about this share of the labels' entropy. "auto" takes the largest of 0.1,
         0.03 and 0.01 at which held-out rows are predicted about as well as at any.
+    units : {"auto", "own", "common"}, default "auto"
+        Columns divided by their own standard deviation, or all by one number; "auto" asks what predicts better where
+        many neighbouring columns are alike, as pixels are.
     max_rank : int, optional
         The largest rank to look for; by default what the data allow, at most 15.
     cv : None, int, splitter or pairs of rows
         How rows are held out to judge each rank: a quarter of each class by default.
     replicas : int, default 1
-        Further searches, from other seeds, divisions and depths, that must agree with the first.
+        Further trainings, from other seeds, divisions and depths, that must agree with the first.
     steps : int, default 50
         Quasi-Newton steps after each narrowing.
     learning_rate, init_scale : float
-        Of the first few steps; the answer does not depend on them.
+        Of the first steps; the answer does not depend on them.
     max_samples : int, default 5000
         Training rows beyond this number are used only for the last fit.
     missing : {"error", "median"}
         What to do with NaN in X.
+    n_jobs : int, optional
+        Processes for trainings that do not depend on each other: None is 1 unless a joblib context says otherwise, −1
+        one for each core. The answer does not depend on it.
     random_state : int, RandomState or None, default 0
     verbose : bool, default False
         Show progress on stderr.
