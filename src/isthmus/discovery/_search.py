@@ -443,8 +443,8 @@ def judge(
     best = min(level.error for level in levels)
     if reference is not None and underfits(best, reference, profile.resolution):
         doubts.append(
-            f"the network underfits: {reference.learner} has a held-out error of {reference.error:.3g}, ours {best:.3g} "
-            "at any rank; what it has not learned may need further coordinates"
+            f"the network underfits: {reference.learner} has a held-out error of {reference.error:.3g}, ours "
+            f"{best:.3g} at any rank; what it has not learned may need further coordinates"
         )
     elif reference is not None:
         reasons.append(
