@@ -162,8 +162,8 @@ def test_ranks_that_are_trained_alone(data):
     context = context_of(data, Settings(depth=4, width=16, steps=5))
     found = {rank: level_of(context, rank, make(), "anew") for rank, make in alone(context, [3, 2]).items()}
     assert [(level.rank, level.start, len(level.shares)) for level in found.values()] == [
-        (3, "fresh", 3),
-        (2, "fresh", 2),
+        (3, "anew", 3),
+        (2, "anew", 2),
     ]
     # Each by itself: no rank depends on which others are asked for.
     assert np.array_equal(level_of(context, 2, alone(context, [2])[2](), "anew").errors, found[2].errors)
