@@ -139,9 +139,9 @@ def test_a_closer_look_keeps_the_best_start(data, levels):
     """At rank 2, which does not suffice: anew, and from the surface of rank 3, flat and as a ring."""
     context = context_of(data)
     above, level = levels[1:3]
-    assert set(closer_starts(context, level, None)) == {"fresh"}
+    assert set(closer_starts(context, level, None)) == {"anew"}
     fits = {start: make() for start, make in closer_starts(context, level, above).items()}
-    assert set(fits) == {"fresh", "unrolled", "ring"}
+    assert set(fits) == {"anew", "unrolled", "ring"}
     assert all(fit.network.dims[fit.network.waist] == 2 for fit in fits.values())
     best = best_of(context, level, fits)
     losses = {level.start: level.fit.loss, **{start: fit.loss for start, fit in fits.items()}}
@@ -160,13 +160,13 @@ def test_a_closer_look_keeps_the_best_start(data, levels):
 
 def test_ranks_that_are_trained_alone(data):
     context = context_of(data, Settings(depth=4, width=16, steps=5))
-    found = {rank: level_of(context, rank, make()) for rank, make in alone(context, [3, 2]).items()}
+    found = {rank: level_of(context, rank, make(), "anew") for rank, make in alone(context, [3, 2]).items()}
     assert [(level.rank, level.start, len(level.shares)) for level in found.values()] == [
-        (3, "fresh", 3),
-        (2, "fresh", 2),
+        (3, "anew", 3),
+        (2, "anew", 2),
     ]
     # Each by itself: no rank depends on which others are asked for.
-    assert np.array_equal(level_of(context, 2, alone(context, [2])[2]()).errors, found[2].errors)
+    assert np.array_equal(level_of(context, 2, alone(context, [2])[2](), "anew").errors, found[2].errors)
 
 
 @pytest.mark.slow
