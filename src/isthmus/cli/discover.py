@@ -96,8 +96,13 @@ def discover_command(
     replicas: Annotated[int, typer.Option(help=HELP["replicas"])] = Settings.replicas,
     seed: Annotated[int, typer.Option(help=HELP["seed"])] = Settings.seed,
     jobs: Annotated[
-        int, typer.Option(metavar="N", help="Processes for independent trainings; -1: one for each core.")
-    ] = -1,
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Processes for independent trainings. By default one for each core, if there are rows enough.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(

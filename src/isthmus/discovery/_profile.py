@@ -139,15 +139,16 @@ class RankProfile:
 
     @property
     def chosen(self) -> int:
-        """The smallest k whose held-out error is within the slack of the best."""
-        return int(self.ranks[np.argmax(self.excess <= self.slack)])
+        """The smallest k whose held-out error exceeds the best by no more than the slack and its standard error."""
+        error = np.where(np.isfinite(self.excess_error), self.excess_error, 0.0)
+        return int(self.ranks[np.argmax(self.excess <= self.slack + error)])
 
     @property
     def rule(self) -> str:
         """The rule in words, with its numbers."""
         return (
             f"the smallest k whose held-out error is within {self.tolerance:.0%} + {0.5 * self.resolution:.3g} of the "
-            f"best: at most {float(self.error.min()) + self.slack:.3g}"
+            f"best, {float(self.error.min()):.3g}, or within the standard error of the difference"
         )
 
     def row(self, rank: int) -> int | None:

@@ -186,7 +186,9 @@ def make_task(
     labels = Y.argmax(axis=1).astype(np.int64) if classes else None
     splits = Splits(who, X, Y, cv=cv, groups=codes, unit=unit, time=when, seed=settings.seed, labels=labels)
     if settings.units == "auto" and not (X.shape == Y.shape and np.array_equal(X, Y)):
-        units = choose_units(X, Y, codes, settings.seed, COLUMNS)
+        # Rows that are held out must not choose by what they are judged.
+        seen = splits(0)[0]
+        units = choose_units(X[seen], Y[seen], None if codes is None else codes[seen], settings.seed, COLUMNS)
     else:
         plain = "own" if settings.units == "auto" else settings.units
         units = Choice(plain, plain, None, ())
