@@ -321,6 +321,9 @@ CLEAR = 2.0
 #: … and where the error is not what the data leave, this many times the error times what one more gains.
 CLEAR_RATIO = 2.0
 
+#: Where it is not, errors that exceed the best by less than this factor need no closer look.
+NOTABLE = 1.25
+
 #: One coordinate more may lower the error by this share beyond chance without raising a doubt.
 MARGINAL = 0.05
 
@@ -363,12 +366,14 @@ class Judgement:
 
 
 def needs_closer_look(profile: RankProfile, levels: Sequence[Level], k: int, bound: int) -> set[int]:
-    """The ranks to train again: k and the neighbours from which it is not clearly apart.
+    """The ranks to train again: k − 1, and k and its neighbours where they are not clearly apart.
 
-    Where errors are approximations all three are compared alike.
+    Where errors are approximations, and that at k is not about the best, all three are compared alike.
     """
     by_rank = {level.rank: level for level in levels}
-    if profile.tolerance > TOLERANCE:
+    row = profile.row(k)
+    rough = profile.tolerance > TOLERANCE and row is not None
+    if rough and profile.error[row] > NOTABLE * profile.error.min() + 0.5 * profile.resolution:
         return {rank for rank in (k - 1, k, k + 1) if rank in by_rank}
     here, below = by_rank[k], by_rank.get(k - 1)
     above = [level for level in levels if level.rank > k]
@@ -376,7 +381,7 @@ def needs_closer_look(profile: RankProfile, levels: Sequence[Level], k: int, bou
     wanted = set() if below is None else {k - 1}
     if below is not None and not (_clearly_apart(profile, k) and _worse(below.errors, here.errors)):
         wanted |= {k}
-    if k < bound and any(_gains(here, more, len(above)) for more in above):
+    if k < bound and not rough and any(_gains(here, more, len(above)) for more in above):
         wanted |= {k, min(level.rank for level in above)}
     return wanted
 
