@@ -147,14 +147,14 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
 
 
 def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
-    """The ranks on which the answer hangs, from another seed, on another division, at another depth: more, then less.
+    """The ranks on which the answer hangs, from another seed, on another division, at another depth: less, then more.
 
     Each is trained alone, so that a mistake of the walk is not repeated.
     """
     varied = dataclasses.replace(
         context,
         data=task.data(index + 1)[0],
-        depth=max(4, context.depth + (2 if index % 2 == 0 else -2)),
+        depth=max(4, context.depth + (-2 if index % 2 == 0 else 2)),
         seed=context.seed + 1000 * (index + 1),
         name=f"replica{index}",
     )
