@@ -580,7 +580,8 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float, tor
     torus, the reason is more likely that no start unrolled it.
     """
     k = judgement.rank
-    if dimension < k - PART and torn < TORN:
+    # A closed curve needs two; whether it is closed, the flattening tells.
+    if k > 2 and dimension < k - PART and torn < TORN:
         doubt = (
             f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
             f"is {torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, "
