@@ -65,6 +65,7 @@ def profile(errors=None, **changes):
         "width": 64,
         "strength": 0.01,
         "tolerance": 0.1,
+        "resolution": 0.01,
     }
     return RankProfile(**{**content, **changes})
 

@@ -444,9 +444,15 @@ def test_zip_bombs(read):
     assert len(bomb) < 2**18
     with pytest.raises(FileFormatError, match="must unpack to at most 100000000 bytes. Got 134217856 declared"):
         read(bomb, "t.npz", max_bytes=10**8)
+    # Much more than was packed is refused as soon as it is declared.
+    declared = "must unpack to at most 67108864 bytes. Got {} declared"
+    small_peak(lambda: read(bomb, "t.npz"), declared.format(134217856))
+    small_peak(lambda: read(forged(bomb, 2**31), "t.npz"), declared.format(2**31))
     # A directory that lies, either way: less than there is, or more.
     for size in (1000, 2**31):
-        small_peak(lambda size=size: read(forged(bomb, size), "t.npz"), "must hold 134217728 bytes|Bad CRC")
+        small_peak(
+            lambda size=size: read(forged(bomb, size), "t.npz", max_bytes=2**32), "must hold 134217728 bytes|Bad CRC"
+        )
 
 
 def test_gzip_bombs(read):

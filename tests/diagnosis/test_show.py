@@ -11,7 +11,6 @@ from torch import nn
 
 import architectures
 from isthmus import diagnose
-from isthmus.diagnosis._result import as_html
 from tools import gaussian, three_part_net
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
@@ -23,7 +22,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.attributes, self.text, self.open = [], [], "", []
-        self.feed(text)
+        self.feed(str(text))
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
@@ -53,8 +52,14 @@ def test_everything_is_there(found):
     assert_harmless(page)
     assert found.sentence in page.text
     assert found.verdict in page.text
-    for part in (*found.isthmus.reasons, *found.notes, *(one.meaning for one in found.agreement)):
+    for part in (*found.isthmus.reasons, *found.notes):
         assert part in page.text
+    for index, one in enumerate(found.agreement):
+        # What each counts is in the whole table only, which a report shows.
+        assert one.name in page.text
+        assert not index or one.beside(found.rank)[0] in page.text
+    whole = next(table for table in found.tables() if table.key == "agreement-numbers")
+    assert [row[3] for row in whole.rows] == [one.meaning.partition(";")[0] for one in found.agreement]
     for layer in found.layers:
         assert layer.name in page.text
 
@@ -62,7 +67,7 @@ def test_everything_is_there(found):
 @pytest.mark.parametrize("name", list(architectures.ARCHITECTURES))
 def test_every_architecture(name):
     net, X = architectures.ARCHITECTURES[name]()
-    page = as_html(diagnose(net, X, jacobian_samples=0))
+    page = diagnose(net, X, jacobian_samples=0)._repr_html_()
     assert_harmless(Page(page))
     assert len(page) < 20_000
 
@@ -89,6 +94,6 @@ def test_a_long_table_shows_the_isthmus():
     net = three_part_net(2, depth=40, width=8).to_torch()
     found = diagnose(net, gaussian(100, 12), jacobian_samples=0)
     late = dataclasses.replace(found, isthmus=dataclasses.replace(found.isthmus, layers=("70", "72")))
-    page = Page(as_html(late))
+    page = Page(late._repr_html_())
     assert "rows above are left out" in page.text
     assert "70" in page.text

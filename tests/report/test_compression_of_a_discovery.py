@@ -12,7 +12,7 @@ import torch
 import isthmus
 from isthmus.cli import discovery_folder, main
 from isthmus.cli.compress import network_in
-from isthmus.networks import Standardized
+from isthmus.networks import SmoothNetwork, Standardized
 from reported import constant, discovery
 from tools import assert_close, gaussian, generator, random_net
 
@@ -78,6 +78,34 @@ def test_the_whole_of_a_discovery_is_its_prediction(bias):
     with torch.no_grad():
         assert_close(whole(X), torch.from_numpy(found.predict(X.numpy())))
     assert whole.network.slopes == (0.1, 1.0, 0.0) and "fill them in first" in notes[1]
+
+
+@pytest.mark.parametrize("smooth", ["encoder", "decoder", "both"])
+def test_smooth_maps_are_refused(tmp_path, monkeypatch, capsys, smooth):
+    """As ReLU networks of the same weights they would compute something else."""
+    monkeypatch.chdir(tmp_path)
+    shift, scale = gaussian(1, 4)[0], torch.ones(4, dtype=torch.float64)
+    g, h = (SmoothNetwork(dims, dtype=torch.float64, generator=generator(1)) for dims in ([4, 7, 2], [2, 8, 3]))
+    maps = {"encoder": Standardized(g, shift, scale), "decoder": h}
+    found = discovery(**(maps if smooth == "both" else {smooth: maps[smooth]}))
+    with pytest.raises(isthmus.IsthmusError, match='must be piecewise linear. Got .*SiLU.*activation="kinked"'):
+        network_in(found)
+    isthmus.save(found, "found.safetensors")
+    assert main(["compress", "found.safetensors", *OUT]) == 2
+    assert "--activation kinked" in capsys.readouterr().err and not (tmp_path / "small.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_the_way_out_leads_there():
+    task = isthmus.problems.linear(d_in=4, d_out=4, rank=1, samples=100)
+    options = {"depth": 4, "width": 8, "rank": 1, "steps": 5, "replicas": 0}
+    with pytest.raises(isthmus.IsthmusError, match="kinked"):
+        network_in(isthmus.discover(task.X, task.Y, **options))
+    found = isthmus.discover(task.X, task.Y, activation="kinked", **options)
+    whole, _ = network_in(found)
+    small = isthmus.compress(whole).network
+    with torch.no_grad():
+        assert_close(small(torch.tensor(task.X)), torch.from_numpy(found.predict(task.X)))
 
 
 def test_constants_have_no_layers(tmp_path, monkeypatch, capsys):

@@ -42,9 +42,9 @@ def write_record(folder, *lines, age=0.0):
     return path
 
 
-def write_stage(folder, name, rank=3, loss=0.25, norm=12.0):
+def write_stage(folder, name, rank=3, loss=0.25, norm=12.0, family=FullyConnected):
     """A training of a small network, as a discovery keeps it; gives the network."""
-    net = FullyConnected.hourglass([6, 8, rank], [rank, 8, 5], generator=generator(rank))
+    net = family.hourglass([6, 8, rank], [rank, 8, 5], generator=generator(rank))
     Stages(folder, "identity").write(name, Fit(net, loss, loss, norm, 0.0, "at rest"))
     return net
 

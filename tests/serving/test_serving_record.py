@@ -47,6 +47,19 @@ def test_what_was_said(follower):
     assert record.seconds_left() == 16.0
 
 
+def test_walks_are_told_apart():
+    """Several wide networks before the first rank are one beginning; what is looked at again is told again."""
+    record = Record()
+    record.take(json.dumps(start(0.0)).encode())
+    told = [{"error": 0.5}, {"λ": 1e-4, "resolution": 4e-4, "tolerance": 0.1, "error": 0.25}]
+    told += [{"rank": 3, "error": 0.25}, {"rank": 2, "error": 0.75}, {"rank": 2, "error": 0.5}]
+    told += [{"error": 0.3}, {"rank": 3, "error": 0.3}, {"error": 0.4}]
+    for i, numbers in enumerate(told):
+        record.take(json.dumps(step(1.0 + i, i, **numbers)).encode())
+    assert record.walks == {(0, 0): 0.25, (0, 3): 0.25, (0, 2): 0.5, (1, 0): 0.3, (1, 3): 0.3, (2, 0): 0.4}
+    assert record.told == {"λ": 1e-4, "resolution": 4e-4, "tolerance": 0.1}
+
+
 def test_a_training_does_not_flood_the_lines():
     record = Record()
     record.take(json.dumps(start(0.0)).encode())

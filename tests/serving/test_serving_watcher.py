@@ -11,6 +11,8 @@ import torch
 
 from isthmus import DataError, files
 from isthmus._inside import Inside
+from isthmus.networks import FullyConnected, SmoothNetwork
+from isthmus.networks._network import to_parts
 from isthmus.runs import Outcome, Run
 from isthmus.serving import Watcher, record, stages, watcher
 from isthmus.serving.figures import figures_of, thin
@@ -152,8 +154,9 @@ def test_ids_are_opaque_and_others_each_time(tmp_path, now):
 # --- trainings
 
 
-def test_trainings_are_read_once_and_rightly(tmp_path, monkeypatch):
-    nets = {name: write_stage(tmp_path, name, rank) for name, rank in (("main-wide", 6), ("main-3", 3))}
+@pytest.mark.parametrize("family", [FullyConnected, SmoothNetwork])
+def test_trainings_are_read_once_and_rightly(tmp_path, monkeypatch, family):
+    nets = {name: write_stage(tmp_path, name, rank, family=family) for name, rank in (("main-wide", 6), ("main-3", 3))}
     for index, name in enumerate(nets):
         os.utime(tmp_path / f"{name}.safetensors", (100 + index,) * 2)
     shelf = StageShelf(Inside(tmp_path))
@@ -193,14 +196,18 @@ def test_hostile_trainings_break_nothing(tmp_path, now):
     (folder / "liar.safetensors").write_bytes((2**60).to_bytes(8, "little"))
     (folder / "folder.safetensors").mkdir()
     (folder / "link.safetensors").symlink_to("/etc/passwd")
-    bad = {"waist": 1, "loss": "0.5", "norm": "1.0"}
-    one = {"weights.0": np.ones((2, 3)), "weights.1": np.ones((4, 2))}
+    config, one = to_parts(FullyConnected.hourglass([3, 2], [2, 4], bias=0.0, dtype=torch.float64))
+    bad = {"network": config, "family": "FullyConnected", "loss": "0.5", "norm": "1.0"}
     for name, tensors, numbers in (
         ("mismatch", {"weights.0": np.ones((2, 3)), "weights.1": np.ones((4, 5))}, bad),
         ("vector", {"weights.0": np.ones(3), "weights.1": np.ones(3)}, bad),
         ("nan", {"weights.0": np.full((2, 3), np.nan), "weights.1": np.ones((4, 2))}, bad),
         ("nothing", {"weights.0": np.ones((0, 3)), "weights.1": np.ones((4, 0))}, bad),
-        ("far", one, {**bad, "waist": 10**9}),
+        ("far", one, {**bad, "network": {**config, "dims": [3, 10**15, 4]}}),
+        ("deep", one, {**bad, "network": {**config, "dims": [1] * 10**4}}),
+        ("without", one, {**bad, "network": {**config, "slope": 0.0}}),
+        ("unknown", one, {**bad, "network": [3, 2, 4]}),
+        ("other", one, {**bad, "family": None}),
         ("word", one, {**bad, "loss": "small"}),
         ("list", one, [1]),
     ):
@@ -208,10 +215,10 @@ def test_hostile_trainings_break_nothing(tmp_path, now):
     # Not finite is not unreadable: that is what a diverged training leaves.
     files.write_tensors(folder / "diverged.safetensors", one, {"numbers": json.dumps({**bad, "loss": "inf"})})
     (view,) = Watcher(tmp_path).runs()
-    assert {stage.name for stage in view.stages} == {"main-3", "diverged"}
+    assert {stage.name for stage in view.stages} == {"main-3", "diverged", "other"}
     assert {stage.name: stage.loss for stage in view.stages}["diverged"] is None
     assert view.state == "running"
-    assert view.problem == "10 of the files in it cannot be read"
+    assert view.problem == "13 of the files in it cannot be read"
     json.dumps(snapshot(view), allow_nan=False)
 
 
@@ -291,6 +298,19 @@ def test_figures_of_a_discovery(tmp_path, now):
         "trainings": "1",
     }
     assert shown["progress"] == {"share": 0.02, "left": "", "done": 2, "total": 100}
+
+
+def test_the_rank_so_far_goes_by_the_rule_of_the_discovery(tmp_path, now):
+    folder = tmp_path / "mine" / ".progress"
+    errors = [step(now, 1, error=1e-4), step(now, 2, rank=3, error=1e-4), step(now, 3, rank=2, error=2e-3)]
+    found = []
+    for told in ({}, {"λ": 1e-4, "resolution": 4e-4, "tolerance": 0.1}):
+        write_record(folder, start(now), step(now, 0, **told), *errors)
+        (view,) = Watcher(tmp_path).runs()
+        found.append({fact["label"]: (fact["value"], fact["note"]) for fact in snapshot(view)["facts"]})
+    assert [facts["rank so far"][0] for facts in found] == ["≤ 2", "3"]
+    assert "λ" not in found[0]
+    assert found[1]["λ"] == ("0.0001", "what explains less than about 0.0004 of the variance is below the resolution")
 
 
 @pytest.mark.parametrize(

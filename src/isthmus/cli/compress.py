@@ -116,6 +116,9 @@ def network_in(saved: Any) -> tuple[Network, list[str]]:
         fail(_WHO, "the discovery must have a rank above 0", f"rank {saved.rank}", "Its outputs are constant.")
     g: Any = saved.encoder
     h: Any = saved.decoder
+    if g.network.plain_layers() is None or h.plain_layers() is None:
+        do = 'Discover again with activation="kinked" (--activation kinked): such networks can be compressed.'
+        fail(_WHO, "encoder and decoder of the discovery must be piecewise linear", "a smooth activation, SiLU", do)
     notes = ["encoder and decoder became one network: its outputs are kept, the coordinates between them are not"]
     if saved.fill is not None:
         notes.append("missing inputs are not filled in by the network as the discovery did: fill them in first")

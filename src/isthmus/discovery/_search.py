@@ -69,6 +69,8 @@ def search_rank(
     data = context.data
     settled = fixed is not None or task.bound == 1
     aim = fixed if fixed is not None else 1
+    rule = {"λ": context.strength, "resolution": context.resolution, "tolerance": context.tolerance}
+    context.bar.advance(0, **rule, **({} if begin is None else {"error": begin.error}))
     levels = walk(context, highest, begin=begin, bound=task.bound, down_to=aim if settled else 1)
     others: list[RankProfile] = []
     wish = 0 if settled else context.settings.replicas
@@ -140,10 +142,13 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
     )
     context.bar.advance(context.settings.first * len(made))
     found = dict(zip(made, fits))
-    return [
+    levels = [
         best_of(context, level, {start: fit for (rank, start), fit in found.items() if rank == level.rank})
         for level in levels
     ]
+    for rank in sorted({rank for rank, _ in made}, reverse=True):
+        context.bar.advance(0, rank=rank, error=_level(levels, rank).error)
+    return levels
 
 
 def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
@@ -162,6 +167,8 @@ def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) ->
     fits = context.stages.get_all({f"{varied.name}-{rank}-fresh": make for rank, make in made.items()}, context.n_jobs)
     context.bar.advance(context.settings.first * len(made))
     levels = [level_of(varied, rank, fit, "fresh" if rank == wide else "anew") for rank, fit in zip(made, fits)]
+    for level in levels:
+        context.bar.advance(0, **({} if level.rank == wide else {"rank": level.rank}), error=level.error)
     profile = _profile(varied, levels)
     if supports(profile, k, task.bound):
         return profile

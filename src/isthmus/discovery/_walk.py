@@ -454,8 +454,13 @@ class Stages:
             self.folder.rmdir()
 
 
-def _build(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Fit:
+def network_of(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> FullyConnected:
+    """The network of a kept fit; fails unless the tensors are exactly those of its configuration."""
     family = SmoothNetwork if numbers["family"] == SmoothNetwork.__name__ else FullyConnected
-    net = from_parts(family, numbers["network"], tensors)
+    return from_parts(family, numbers["network"], tensors)
+
+
+def _build(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Fit:
+    net = network_of(tensors, numbers)
     cost, loss, norm, rest = (float(numbers[key]) for key in ("cost", "loss", "norm", "rest"))
     return Fit(net, cost, loss, norm, rest, str(numbers["state"]))

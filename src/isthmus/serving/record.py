@@ -58,8 +58,11 @@ class Record:
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     #: Held-out error by walk and rank; rank 0 is the wide network.
     walks: dict[tuple[int, int], float] = field(default_factory=dict)
+    #: λ, and the share of what there is to explain and the share of the best error that do not count, once told.
+    told: dict[str, float] = field(default_factory=dict)
     lines: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LINES))
     _walk: int = -1
+    _narrow: bool = False
     _before: float = 0.0
 
     def take(self, line: bytes) -> None:
@@ -96,7 +99,7 @@ class Record:
         self.sessions += 1
         self.speed.clear()
         # The steps of curves go on counting; a walk is told again from its beginning.
-        self._walk = -1
+        self._walk, self._narrow = -1, False
         self.lines.append((at, "started" if self.sessions == 1 else "started again, from what was kept"))
 
     def _step(self, content: dict[str, Any], at: float) -> None:
@@ -109,6 +112,7 @@ class Record:
         if self.session is not None and at >= self.session.started + SETTLING:
             self.speed.append((at, self.done))
         self._level(values)
+        self.told |= {name: values[name] for name in ("λ", "resolution", "tolerance") if name in values}
         for name, value in list(values.items())[:12]:
             _append(self.curves.setdefault(name, []) if len(self.curves) < 24 else self.curves.get(name), self, value)
         # Every level of a walk, and of a training enough to see that it moves.
@@ -119,12 +123,15 @@ class Record:
             self.lines.append((at, f"{self.label} {self.done:.0f}{of}" + (f": {told}" if told else "")))
 
     def _level(self, values: dict[str, float]) -> None:
-        """A walk begins with the error of a wide network, which has no rank; further errors come with theirs."""
+        """A walk begins with the error of a wide network, which has no rank; further errors come with theirs.
+
+        Before the first rank there may be several wide networks, of which the last one counts.
+        """
         if "error" not in values:
             return
         rank = int(values.get("rank", 0))
-        if rank <= 0:
-            self._walk += 1
+        self._walk += rank <= 0 and (self._walk < 0 or self._narrow)
+        self._narrow = rank > 0
         if len(self.walks) < 1000:
             self.walks[max(self._walk, 0), max(rank, 0)] = values["error"]
 

@@ -10,7 +10,7 @@ from isthmus._html import TONES, number
 from isthmus._progress import duration
 from isthmus._settings import STRENGTH
 from isthmus.discovery._profile import unit_of
-from isthmus.discovery._walk import slack
+from isthmus.discovery._walk import TOLERANCE, slack
 from isthmus.serving.figures import Walks, figures_of
 from isthmus.serving.record import Record
 from isthmus.serving.watcher import RunView
@@ -107,7 +107,7 @@ def _progress(record: Record, *, running: bool) -> dict[str, Any] | None:
     }
 
 
-def rank_so_far(walks: Walks, ridge: float | None) -> str:
+def rank_so_far(walks: Walks, resolution: float | None, tolerance: float = TOLERANCE) -> str:
     """The least number of coordinates that still does about as well as the best; "≤" while less may do.
 
     Examples
@@ -119,7 +119,7 @@ def rank_so_far(walks: Walks, ridge: float | None) -> str:
     """
     errors = {rank: error for (walk, rank), error in walks.items() if walk == 0}
     best = min(errors.values(), default=0.0)
-    allowed = slack(best, STRENGTH if ridge is None else ridge)
+    allowed = slack(best, STRENGTH if resolution is None else resolution, tolerance)
     ranks = [rank for rank in errors if rank > 0]
     enough = [rank for rank in ranks if errors[rank] - best <= allowed]
     if not enough:
@@ -139,10 +139,14 @@ def _facts(view: RunView, walks: Walks, loss_kind: str) -> list[dict[str, str]]:
     if view.kind in ("run", "sweep"):
         latest = {name: points[-1][1] for name, points in record.curves.items()}
         return [fact(name, number(value, 3), "now") for name, value in list(latest.items())[:5]]
-    ridge = None if record.session is None else record.session.ridge
-    facts = [fact("rank so far", rank_so_far(walks, ridge), "of the first walk, before it is checked")]
+    asked = None if record.session is None else record.session.ridge
+    least, share = record.told.get("resolution", asked), record.told.get("tolerance", TOLERANCE)
+    facts = [fact("rank so far", rank_so_far(walks, least, share), "of the first walk, before it is checked")]
     if errors := [error for (walk, _), error in walks.items() if walk == 0]:
         facts.append(fact("held-out error", number(min(errors)), f"the best so far, share of the {unit_of(loss_kind)}"))
+    if "λ" in record.told:
+        below = "" if least is None else f"what explains less than about {number(least)} of the {unit_of(loss_kind)} "
+        facts.append(fact("λ", number(record.told["λ"]), f"{below}is below the resolution" if below else ""))
     if view.stages:
         newest = view.stages[-1]
         facts.append(fact("coordinates in use", f"{newest.in_use} of {len(newest.values)}", f"in {newest.name}"))

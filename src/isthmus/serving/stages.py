@@ -16,7 +16,7 @@ from isthmus._errors import IsthmusError
 from isthmus._inside import Inside, Stamp
 from isthmus._strict_json import loads
 from isthmus._tensorfile import read_body, read_header
-from isthmus.discovery._walk import UNUSED
+from isthmus.discovery._walk import UNUSED, network_of
 
 #: Files of one discovery that are read, bytes of one, and singular values kept of it.
 MOST, MAX_BYTES, VALUES = 300, 2**27, 32
@@ -32,7 +32,7 @@ class Stage:
     Attributes
     ----------
     name : str
-        ``"main-wide"``, ``"main-5"``, ``"replica0-3"``, ``"final"``, …
+        ``"main-wide"``, ``"strength-0.0001"``, ``"main-5"``, ``"main-5-anew"``, ``"replica0-3-fresh"``, ``"final"``, …
     changed : float
         When it was written, seconds since the epoch.
     loss, norm_per_depth : float or None
@@ -88,10 +88,9 @@ class StageShelf:
             header = read_header(who, handle, len(data), "the stage")
             tensors = read_body(who, handle, header, "the stage")
             numbers = loads(who, header.metadata["numbers"].encode(), "the numbers")
-            waist = int(numbers["waist"])
-            depth = sum(key.startswith("weights.") for key in tensors)
-            values = _spectrum(tensors[f"weights.{waist - 1}"], tensors[f"weights.{waist}"])
-            loss, norm = _finite(float(numbers["loss"])), _finite(float(numbers["norm"]) / depth)
+            net = network_of(tensors, numbers)
+            values = _spectrum(*(net.weights[ell].detach() for ell in (net.waist - 1, net.waist)))
+            loss, norm = _finite(float(numbers["loss"])), _finite(float(numbers["norm"]) / net.depth)
             return Stage(name.removesuffix(_SUFFIX), stamp.changed / 1e9, loss, norm, values)
         except (OSError, IsthmusError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError):
             return None
