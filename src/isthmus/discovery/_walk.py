@@ -30,6 +30,7 @@ from isthmus.discovery._task import Data
 from isthmus.networks import FullyConnected, SmoothNetwork
 from isthmus.networks._direct import use_threads
 from isthmus.networks._network import from_parts, to_parts
+from isthmus.networks._standardized import FAMILIES
 from isthmus.training import Phase
 
 #: Coordinates that move the outputs by less than this share (in mean square) are not used at all.
@@ -455,7 +456,6 @@ class Stages:
 
 
 def _build(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Fit:
-    family = SmoothNetwork if numbers["family"] == SmoothNetwork.__name__ else FullyConnected
-    net = from_parts(family, numbers["network"], tensors)
+    net = from_parts(FAMILIES[numbers["family"]], numbers["network"], tensors)
     cost, loss, norm, rest = (float(numbers[key]) for key in ("cost", "loss", "norm", "rest"))
     return Fit(net, cost, loss, norm, rest, str(numbers["state"]))
