@@ -474,8 +474,8 @@ def judge(
         reasons += [f"{_others(len(replicas))} from another seed, split and depth agrees"] if replicas else []
     else:
         doubts.append(
-            f"the rank depends on seed, split or depth: {profile.chosen} at depth {profile.depth}, "
-            + ", ".join(f"{replica.chosen} at depth {replica.depth}" for replica in replicas)
+            f"the rank depends on seed, split or depth: {k} at depth {profile.depth}, but errors of "
+            + "; of ".join(replica.in_words for replica in replicas if not supports(replica, k, bound))
         )
     if len(baseline) < FEWEST_HELD:
         doubts.append(f"only {len(baseline)} rows or groups could be held out: at least {FEWEST_HELD} are needed")
