@@ -139,16 +139,20 @@ class RankProfile:
 
     @property
     def chosen(self) -> int:
-        """The smallest k whose held-out error exceeds the best by no more than the slack and its standard error."""
+        """The smallest k whose held-out error exceeds the best by no more than the slack, and a standard error.
+
+        The standard error counts up to twice the slack: an error that is much larger is not made equal by rows that
+        differ much.
+        """
         error = np.where(np.isfinite(self.excess_error), self.excess_error, 0.0)
-        return int(self.ranks[np.argmax(self.excess <= self.slack + error)])
+        return int(self.ranks[np.argmax(self.excess <= self.slack + np.minimum(error, 2.0 * self.slack))])
 
     @property
     def rule(self) -> str:
         """The rule in words, with its numbers."""
         return (
             f"the smallest k whose held-out error is within {self.tolerance:.0%} + {0.5 * self.resolution:.3g} of the "
-            f"best, {float(self.error.min()):.3g}, or within the standard error of the difference"
+            f"best, {float(self.error.min()):.3g}, and a standard error of the difference"
         )
 
     @property
