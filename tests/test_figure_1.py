@@ -44,6 +44,8 @@ def test_the_quick_variant_agrees(run):
 def test_corrupted_arrays_fail(run, corrupt, name):
     arrays = {k: np.array(v) for k, v in run.arrays.items()}
     corrupt(arrays)
+    # So short a training may end either way.
+    arrays["converged"] = np.array(True)
     assert [o.status for n, o in outcomes(arrays).items() if name in n] == ["fails"]
     # While the training has not converged nothing is refuted.
     arrays["converged"] = np.array(False)

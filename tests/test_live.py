@@ -216,7 +216,22 @@ def test_the_same_bits_with_and_without(tmp_path):
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
     assert np.array_equal(found.coordinates, alone.coordinates)
     assert found.rank == alone.rank and found.error == alone.error
+    # Ranks and their errors are those of the profile.
+    assert found.profile is not None
+    numbers = [line["numbers"] for line in read(tmp_path / LIVE) if "error" in line.get("numbers", ())]
+    listed = dict(zip(found.profile.ranks.tolist(), found.profile.error.tolist()))
+    walked = {one["rank"]: one["error"] for one in numbers if "rank" in one}
+    assert walked and walked.items() <= listed.items()
+
+
+def test_the_first_error_is_of_the_wide_network(tmp_path):
+    """With a ridge that is given it is trained once."""
+    task = problems.linear(d_in=4, d_out=3, rank=2, samples=60)
+    with record(tmp_path / LIVE) as live:
+        options = {"steps": 2, "width": 8, "depth": 4, "replicas": 0, "ridge": 1e-3}
+        found = discover(task.X, task.Y, **options, show_progress=live.beside(silent))
     errors = [line["numbers"]["error"] for line in read(tmp_path / LIVE) if "error" in line.get("numbers", ())]
+    assert found.profile is not None
     assert errors[0] == found.profile.error[list(found.profile.starts).index("fresh")]
 
 

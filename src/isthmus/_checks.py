@@ -86,13 +86,14 @@ def as_matrix(
     columns: int | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
+    any_size: bool = False,
 ) -> Tensor:
     """Return a 2-D floating tensor (samples × features) from NumPy, pandas, torch or nested lists.
 
     A 1-D input is one column. Non-numeric, non-finite or empty input fails, and the message counts what is
-    wrong.
+    wrong. So do numbers whose squares overflow, unless they may be of ``any_size``.
     """
-    tensor = as_tensor(who, name, value, dtype=dtype, device=device)
+    tensor = as_tensor(who, name, value, dtype=dtype, device=device, any_size=any_size)
     if tensor.ndim == 1:
         tensor = tensor[:, None]
     if tensor.ndim != 2:
@@ -129,6 +130,7 @@ def as_tensor(
     *,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
+    any_size: bool = False,
 ) -> Tensor:
     """Return a detached, finite floating tensor of ``dtype`` from anything array-like."""
     if isinstance(value, Tensor):
@@ -177,7 +179,8 @@ def as_tensor(
             "Impute, clip or drop them.",
             error=DataError,
         )
-    check_size(who, name, tensor)
+    if not any_size:
+        check_size(who, name, tensor)
     return tensor
 
 

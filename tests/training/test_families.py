@@ -100,11 +100,15 @@ def test_together_as_alone(name):
     starts = [weights(net) for net in nets]
     single = alone(copy.deepcopy(nets), X, Y, phases=PLAN)
     assert all(r.steps == sum(p.steps for p in PLAN) for r in single)
+    rtol = 1e-11 if name in ALONE else 1e-7
     for ours, theirs, start in zip(together(nets, X, Y, phases=PLAN), single, starts):
-        assert_same(ours, theirs, rtol=1e-11 if name in ALONE else 1e-7)
+        assert_same(ours, theirs, rtol=rtol)
         assert not same_bits(weights(ours.network), start)
         for one, other in zip(ours.network.buffers(), theirs.network.buffers()):
-            assert torch.equal(one, other)
+            if "adaptive" in name:
+                assert_close(one, other, rtol=rtol, reason="steps follow from weights, with their rounding")
+            else:
+                assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", ["leaky", "convolutional", "waves", "slopes"])

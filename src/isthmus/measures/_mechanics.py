@@ -20,7 +20,7 @@ from isthmus._html import badge, card, heading, number, table, told
 from isthmus._strict_json import dumps
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.measures._identity_cost import GAMMA_SHARE, KernelNorm, fewer_columns, identity_cost_bounds
-from isthmus.measures._stationarity import stationarity
+from isthmus.measures._stationarity import certify
 from isthmus.objective import LOSSES, class_indices, cost
 from isthmus.trace import LeakyTrace, activate, activation_derivative, with_ones
 
@@ -514,7 +514,8 @@ def mechanics(
         fail(who, "`net` must be a LeakyResNet", type(net).__name__, fix)
     inputs = as_matrix(who, "X", X, columns=net.d_in)
     if loss == "mse":
-        targets = as_matrix(who, "Y", Y, columns=net.d_out)
+        # Energies that overflow are a state with a reason.
+        targets = as_matrix(who, "Y", Y, columns=net.d_out, any_size=True)
     else:
         targets = as_tensor(who, "Y", Y)
         targets = class_indices(who, targets) if targets.ndim == 1 or targets.shape[1:] == (1,) else targets
@@ -554,8 +555,10 @@ def mechanics(
         chosen = plain
         if kinks > 0.0 and all(bool(B.isfinite().all()) for B in plain):
             # Of all weights, whether they were trained or not.
-            free = copy.deepcopy(net).requires_grad_()
-            found = stationarity(free, inputs, targets, ridge=ridge, loss=loss, kink_tolerance=kinks, hessian=False)
+            free = copy.deepcopy(net).double().requires_grad_()
+            found = certify(
+                free, inputs, targets, ridge=ridge, loss=loss, kink_tolerance=kinks, hessian=False, enough=0.0
+            )
             chosen = momenta(trace, answers, lam, loss=loss, derivatives=found.derivatives)
         sums.add(trace, chosen, plain)
     if not sums.finite:

@@ -210,8 +210,9 @@ def certify(
     curve: Sequence[float] = (),
     hessian: bool | None = None,
     derivatives: Sequence[Tensor] | None = None,
+    enough: float = ENOUGH,
 ) -> Stationarity:
-    """:func:`stationarity` of a network in float64 and data that fit it."""
+    """:func:`stationarity` of a network in float64 and data that fit it; with ``enough`` 0 as far as it goes."""
     widths = sum(max(p.shape) for p in net.parameters() if p.ndim > 0) + X[0].numel()
     model = Kinked(net, X, Y, loss, ridge, chunk_rows(len(X), 8.0 * 8 * widths, 8 * CHUNK_BYTES))
     theta = model.theta()
@@ -222,7 +223,7 @@ def certify(
     found: dict[float, tuple[float, Tensor]] = {}
     for tau in sorted({kink_tolerance, *curve}):
         guess = None if derivatives is None else problem.at_kinks(tau, derivatives)
-        found[tau] = problem.least(tau, force if alive else 1.0, guess)
+        found[tau] = problem.least(tau, force if alive else 1.0, guess, enough)
     size, D = found[kink_tolerance]
     residual = size if alive else (0.0 if size == 0.0 else math.nan)
     pulled = problem.pulled(kink_tolerance, D)
@@ -357,8 +358,11 @@ class _Derivatives:
             offsets.append(plain(z, a) - slopes[-1] * z)
         return slopes, offsets
 
-    def least(self, tau: float, unit: float, guess: Tensor | None) -> tuple[float, Tensor]:
-        """(min ‖∇loss(D)‖/unit, D): least squares in D ∈ [0, 1], which is linear in the D of each layer."""
+    def least(self, tau: float, unit: float, guess: Tensor | None, enough: float) -> tuple[float, Tensor]:
+        """(min ‖∇loss(D)‖/unit, D): least squares in D ∈ [0, 1], which is linear in the D of each layer.
+
+        The search ends at ``enough`` or, where that is above 0, once it is slow.
+        """
         masks = self.masks(tau)
         count = sum(int(mask.sum()) for mask in masks)
         if not count or unit <= 0.0:
@@ -369,7 +373,7 @@ class _Derivatives:
         size = size.clamp_min(1e-3 * float(size.max()) or 1.0)
         size = size / size.max()
         best = float(self.gradient(masks, start).norm()) / unit, start
-        if best[0] <= ENOUGH:
+        if best[0] <= enough:
             return best
 
         def evaluate(x: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
@@ -381,13 +385,14 @@ class _Derivatives:
             return 0.5 * float(value @ value) / unit**2, (slope / size / unit**2).cpu().numpy()
 
         top = size.cpu().numpy()
-        options = {"maxfun": EVALUATIONS, "maxiter": EVALUATIONS, "maxcor": 30, "ftol": 0.0, "gtol": 0.0}
+        rounding = 0.0 if enough > 0.0 else 1e-14
+        options = {"maxfun": EVALUATIONS, "maxiter": EVALUATIONS, "maxcor": 30, "ftol": rounding, "gtol": rounding}
         seen: list[float] = []
 
-        def enough(_: np.ndarray[Any, Any]) -> None:
+        def end(_: np.ndarray[Any, Any]) -> None:
             seen.append(best[0])
-            slow = len(seen) > PATIENCE and seen[-1] > (1.0 - SLOW) * seen[-1 - PATIENCE]
-            if best[0] <= ENOUGH or slow:
+            slow = enough > 0.0 and len(seen) > PATIENCE and seen[-1] > (1.0 - SLOW) * seen[-1 - PATIENCE]
+            if best[0] <= enough or slow:
                 raise StopIteration
 
         minimize(
@@ -396,7 +401,7 @@ class _Derivatives:
             jac=True,
             method="L-BFGS-B",
             bounds=list(zip(np.zeros(count), top)),
-            callback=enough,
+            callback=end,
             options=options,
         )
         return best

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from isthmus._atomic import as_path, open_checked, shown
 from isthmus._checks import check_number, fail
 from isthmus._errors import FileFormatError
+from isthmus._inside import Inside
 from isthmus.files import save, write_tensors
 from isthmus.networks._fully_connected import FullyConnected
 from isthmus.networks._network import Network
@@ -176,7 +177,7 @@ def convert_state_dict(
     parameters = sum(T.numel() for T in tensors.values())
     if raw:
         write_tensors(goal, tensors, {"format": "pt"}, overwrite=overwrite)
-        return Conversion(origin, goal, "tensors", tuple(tensors), None, parameters)
+        return Conversion(Path(origin), Path(goal), "tensors", tuple(tensors), None, parameters)
     Ws, bs, layers = _chain(who, tensors)
     # Zero biases for layers without one, if another has one, as from_torch does.
     filled = [W.new_zeros(W.shape[0]) if b is None else b for W, b in zip(Ws, bs)]
@@ -184,10 +185,10 @@ def convert_state_dict(
     with torch.random.fork_rng(devices=[]):
         net = FullyConnected.from_weights(Ws, filled if has_bias else None, slope=slope, bias=bias if has_bias else 0.0)
     save(net, goal, overwrite=overwrite)
-    return Conversion(origin, goal, "FullyConnected", layers, net.dims, parameters)
+    return Conversion(Path(origin), Path(goal), "FullyConnected", layers, net.dims, parameters)
 
 
-def _read(who: str, source: Path, max_bytes: int) -> dict[str, Tensor]:
+def _read(who: str, source: Path | Inside, max_bytes: int) -> dict[str, Tensor]:
     """The tensors of a state_dict file by name; anything else fails."""
     label = shown(source)
     with open_checked(who, source, max_bytes) as (handle, size):
