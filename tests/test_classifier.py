@@ -62,7 +62,7 @@ def stripes():
 def fitted(stripes):
     """Three classes named by texts, in a frame."""
     X = pd.DataFrame(stripes.X, columns=["left", "up"])
-    return BottleneckClassifier(**SMALL, ridge=0.01).fit(X, np.array(["a", "b", "c"])[stripes.labels])
+    return BottleneckClassifier(**{**SMALL, "steps": 50}, ridge=0.01).fit(X, np.array(["a", "b", "c"])[stripes.labels])
 
 
 def test_one_variable_tells_stripes_apart(fitted, stripes):

@@ -35,7 +35,7 @@ def test_the_python_runs_and_prints_what_is_said(tmp_path):
     assert any(line.startswith("(1000, 2) 0.9") for line in lines)
     assert (tmp_path / "ball.safetensors").exists()
     assert lines[-1].startswith("Everything the network computes passes through 2 dimensions")
-    assert (tmp_path / "report.html").stat().st_size > 10**6
+    assert (tmp_path / "report.html").stat().st_size > 10**5
 
 
 def test_both_commands_are_shown_and_exist():

@@ -100,7 +100,11 @@ def test_numbers_that_cannot_be_scaled_are_refused(data):
     for inputs, outputs, name in ((X, Y, "`X`"), (Y, X, "`Y`")):
         with pytest.raises(DataError, match=name):
             read(inputs, outputs)
-    X[:, 1] *= 1e-9
+    # Squares of these overflow; of a little less than 1e150 they do not.
+    X[:, 1] *= 1e-157
+    with pytest.raises(DataError, match="`X`"):
+        read(X, Y)
+    X[:, 1] *= 1e-2
     assert len(read(X, Y).notes) == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from isthmus.discovery._fits import narrow
 from isthmus.discovery._task import Data, make_task
 from isthmus.discovery._walk import (
     COLLAPSED,
+    CUT,
     ROUGH,
     UNUSED,
     WIDE,
@@ -93,21 +95,38 @@ def test_a_walk_that_ends_at_the_first_failure(data):
     assert [level.rank for level in walked(data, 3, to_the_end=False, bound=None)] == [WIDE, 3]
 
 
-def test_coordinates_that_went_at_once_go_one_by_one(data, monkeypatch):
-    """A wide network that uses three, narrowed to one at once: nothing is lost by trying the ranks between."""
-    asked = []
+def cuts(data, monkeypatch):
+    """Ranks that a walk from 15 narrows networks to; a cut that is only tried, and the trainings."""
+    tried, trained = [], []
 
     def spy(net, X, rank):
-        asked.append((net.dims[net.waist], rank))
+        (trained if inspect.stack()[1].function == "<lambda>" else tried).append((net.dims[net.waist], rank))
         return narrow(net, X, rank)
 
     monkeypatch.setattr("isthmus.discovery._walk.narrow", spy)
-    walked(data, 1, bound=1)
-    used = int((walked(data, 1, bound=1)[0].shares > UNUSED).sum())
-    assert used > 1
-    assert asked[0] == (WIDE, 1)
-    # From the widest again, one coordinate less at a time.
-    assert [rank for _, rank in asked[1 : asked.index((2, 1)) + 1]] == list(range(min(used - 1, 3), 0, -1))
+    levels = walked(data, 15, bound=15)
+    return levels, tried, trained
+
+
+def test_the_walk_begins_where_the_wide_network_can_be_cut(data, monkeypatch):
+    """One above the least rank at which what is left, untrained, is within three times the slack."""
+    levels, tried, trained = cuts(data, monkeypatch)
+    wide, context = levels[0], context_of(data)
+    errors = {rank: data.errors(narrow(wide.fit.network, data.X, rank)).mean() for rank in range(1, WIDE)}
+    least = min(rank for rank, error in errors.items() if error <= wide.error + CUT * context.slack(wide.error))
+    assert tried == [(WIDE, rank) for rank in range(1, least + 1)]
+    # One by one from there.
+    assert trained == [(WIDE, least + 1), *((rank + 1, rank) for rank in range(least, 0, -1))]
+    assert [level.rank for level in levels] == [WIDE, *range(least + 1, 0, -1)]
+
+
+def test_a_walk_that_began_too_low_goes_up_by_two(data, monkeypatch):
+    """At rank 1, which does not suffice; 3 does. As many as the wide network uses are the most."""
+    monkeypatch.setattr("isthmus.discovery._walk._cut_to", lambda *_: 1)
+    levels, _, trained = cuts(data, monkeypatch)
+    assert int((levels[0].shares > UNUSED).sum()) > 3
+    assert trained == [(WIDE, 1), (WIDE, 3), (3, 2), (2, 1)]
+    assert [level.rank for level in levels] == [WIDE, 3, 2, 1]
 
 
 def test_small_weights_that_collapse_are_started_again():

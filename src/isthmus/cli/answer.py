@@ -69,8 +69,8 @@ def _print_profile(out: Console, found: Any) -> None:
     told = f"best + slack is {_number(allowed)}{line}, a constant has {_number(profile.baseline)}"
     out.print(text(f"shares of {profile.whole}; {told}"), style="dim")
     if found.replicas:
-        told = ", ".join(f"{one.chosen} at depth {one.depth}" for one in found.replicas)
-        out.print(text(f"the same rule on other walks (seed, division of the rows, depth): {told}"), style="dim")
+        told = "; ".join(one.in_words for one in found.replicas)
+        out.print(text(f"from other seeds and divisions of the rows, errors: {told}"), style="dim")
 
 
 def _picture(out: Console, profile: Any) -> list[str]:

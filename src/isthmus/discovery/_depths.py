@@ -153,7 +153,7 @@ def depth_range(
     >>> import isthmus
     >>> task = isthmus.problems.linear(d_in=6, d_out=6, rank=2, samples=200)
     >>> found = isthmus.discover(task.X, task.Y, depth=4, replicas=0)
-    >>> isthmus.depth_range(found, fixed="ridge").best(1000)
+    >>> isthmus.depth_range(found, fixed="ridge").best(10000)
     0
     """
     who = "depth_range"

@@ -116,7 +116,9 @@ def _signs(found: Fit, coordinates: Any, A: torch.Tensor, B: torch.Tensor) -> Ar
     with torch.no_grad():
         Z = found.network.encoder().double()(A[rows].double())
         U = (Z - coordinates.mean) @ coordinates.into.mT
-    C = (U - U.mean(0)).mT @ (B[rows].double() - B[rows].double().mean(0))
+    outputs = B[rows].double() - B[rows].double().mean(0)
+    # By each column's deviation in these rows: the scaling is that of the training rows, or one for all columns.
+    C = (U - U.mean(0)).mT @ (outputs / outputs.norm(dim=0).clamp_min(1e-300))
     strongest = C.abs().argmax(1)
     return np.where(C[torch.arange(len(C)), strongest].numpy() < 0, -1.0, 1.0)
 

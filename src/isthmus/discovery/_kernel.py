@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 #: Rows that it learns from at most.
-ROWS = 1500
+ROWS = 1000
 
 #: Lengths of the kernel relative to the median distance, and ridges relative to the mean eigenvalue, that are tried.
 LENGTHS, RIDGES = (0.5, 1.0, 2.0, 4.0), tuple(10.0**p for p in range(-9, 1))

@@ -151,6 +151,12 @@ class RankProfile:
             f"best, {float(self.error.min()):.3g}, or within the standard error of the difference"
         )
 
+    @property
+    def in_words(self) -> str:
+        """Its errors in one line."""
+        listed = ", ".join(f"{error:.2g} through {rank}" for rank, error in zip(self.ranks, self.error))
+        return f"{listed} at depth {self.depth}"
+
     def row(self, rank: int) -> int | None:
         """Index of ``rank``; None if it was not tried."""
         found = np.flatnonzero(self.ranks == rank)

@@ -241,10 +241,8 @@ def discovery_parts(found: Discovery) -> tuple[dict[str, Any], dict[str, Tensor]
     elif all(type(net).__name__ in FAMILIES for net in layers):
         tensors |= {"shift": encoder.shift, "scale": encoder.scale}
         for part, net in zip(("encoder", "decoder"), layers):
-            family = type(net).__name__
             shape[part] = {"depth": net.depth, "slope": net.config()["slope"], "bias": net.bias}
-            # Files of earlier versions, which had one, do not say.
-            shape[part] |= {} if family == "FullyConnected" else {"family": family}
+            shape[part] |= {"family": type(net).__name__}
             tensors |= {f"{part}.{name}": p.detach() for name, p in net.named_parameters()}
     else:
         got = f"{type(found.encoder).__name__} and {type(found.decoder).__name__}"
@@ -357,6 +355,7 @@ def _network(who: str, part: str, shape: dict[str, Any], tensors: dict[str, Tens
     if any(T.dtype != torch.float64 or not bool(T.isfinite().all()) for T in (*Ws, *bs)):
         fail(who, f"`{part}` must be finite, in float64", "something else", _FIX)
     slope, bias = (check_number(who, f"{part}.{key}", shape[part][key]) for key in ("slope", "bias"))
+    # Files of earlier versions, which knew one, do not say.
     family = shape[part].get("family", "FullyConnected")
     check_choice(who, f"{part}.family", family, tuple(FAMILIES))
     with torch.random.fork_rng(devices=[]):

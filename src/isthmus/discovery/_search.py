@@ -152,14 +152,14 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
 
 
 def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
-    """The ranks on which the answer hangs, from another seed, on another division, at another depth: more, then less.
+    """The ranks on which the answer hangs, from another seed, on another division, at another depth: less, then more.
 
     Each is trained alone, so that a mistake of the walk is not repeated.
     """
     varied = dataclasses.replace(
         context,
         data=task.data(index + 1)[0],
-        depth=max(4, context.depth + (2 if index % 2 == 0 else -2)),
+        depth=max(4, context.depth + (-2 if index % 2 == 0 else 2)),
         seed=context.seed + 1000 * (index + 1),
         name=f"replica{index}",
     )
@@ -328,6 +328,9 @@ CLEAR = 2.0
 #: … and where the error is not what the data leave, this many times the error times what one more gains.
 CLEAR_RATIO = 2.0
 
+#: Where it is not, errors that exceed the best by less than this factor need no closer look.
+NOTABLE = 1.25
+
 #: One coordinate more may lower the error by this share beyond chance without raising a doubt.
 MARGINAL = 0.05
 
@@ -370,12 +373,14 @@ class Judgement:
 
 
 def needs_closer_look(profile: RankProfile, levels: Sequence[Level], k: int, bound: int) -> set[int]:
-    """The ranks to train again: k and the neighbours from which it is not clearly apart.
+    """The ranks to train again: k − 1, and k and its neighbours where they are not clearly apart.
 
-    Where errors are approximations all three are compared alike.
+    Where errors are approximations, and that at k is not about the best, all three are compared alike.
     """
     by_rank = {level.rank: level for level in levels}
-    if profile.tolerance > TOLERANCE:
+    row = profile.row(k)
+    rough = profile.tolerance > TOLERANCE and row is not None
+    if rough and profile.error[row] > NOTABLE * profile.error.min() + 0.5 * profile.resolution:
         return {rank for rank in (k - 1, k, k + 1) if rank in by_rank}
     here, below = by_rank[k], by_rank.get(k - 1)
     above = [level for level in levels if level.rank > k]
@@ -383,7 +388,7 @@ def needs_closer_look(profile: RankProfile, levels: Sequence[Level], k: int, bou
     wanted = set() if below is None else {k - 1}
     if below is not None and not (_clearly_apart(profile, k) and _worse(below.errors, here.errors)):
         wanted |= {k}
-    if k < bound and any(_gains(here, more, len(above)) for more in above):
+    if k < bound and not rough and any(_gains(here, more, len(above)) for more in above):
         wanted |= {k, min(level.rank for level in above)}
     return wanted
 
@@ -469,8 +474,8 @@ def judge(
         reasons += [f"{_others(len(replicas))} from another seed, split and depth agrees"] if replicas else []
     else:
         doubts.append(
-            f"the rank depends on seed, split or depth: {profile.chosen} at depth {profile.depth}, "
-            + ", ".join(f"{replica.chosen} at depth {replica.depth}" for replica in replicas)
+            f"the rank depends on seed, split or depth: {k} at depth {profile.depth}, but errors of "
+            + "; of ".join(replica.in_words for replica in replicas if not supports(replica, k, bound))
         )
     if len(baseline) < FEWEST_HELD:
         doubts.append(f"only {len(baseline)} rows or groups could be held out: at least {FEWEST_HELD} are needed")
@@ -582,7 +587,8 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float, tor
     torus, the reason is more likely that no start unrolled it.
     """
     k = judgement.rank
-    if dimension < k - PART and torn < TORN:
+    # A closed curve needs two; whether it is closed, the flattening tells.
+    if k > 2 and dimension < k - PART and torn < TORN:
         doubt = (
             f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
             f"is {torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, "

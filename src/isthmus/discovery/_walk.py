@@ -30,6 +30,7 @@ from isthmus.discovery._task import Data
 from isthmus.networks import FullyConnected, SmoothNetwork
 from isthmus.networks._direct import use_threads
 from isthmus.networks._network import from_parts, to_parts
+from isthmus.networks._standardized import FAMILIES
 from isthmus.training import Phase
 
 #: Coordinates that move the outputs by less than this share (in mean square) are not used at all.
@@ -456,8 +457,7 @@ class Stages:
 
 def network_of(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> FullyConnected:
     """The network of a kept fit; fails unless the tensors are exactly those of its configuration."""
-    family = SmoothNetwork if numbers["family"] == SmoothNetwork.__name__ else FullyConnected
-    return from_parts(family, numbers["network"], tensors)
+    return from_parts(FAMILIES[numbers["family"]], numbers["network"], tensors)
 
 
 def _build(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Fit:

@@ -114,8 +114,7 @@ def _facts(content: Mapping[str, Any], profile: RankProfile | None, walks: list[
     samples = check_integer("report", "samples", content["samples"], low=0)
     facts.append(Fact("samples", f"{samples:,}", "rows used"))
     if profile is not None and walks:
-        chosen = ", ".join(str(walk.chosen) for walk in (profile, *walks))
-        facts.append(Fact("independent searches", str(1 + len(walks)), f"which take k = {chosen}"))
+        facts.append(Fact("independent checks", str(len(walks)), "; ".join(walk.in_words for walk in walks)))
     return facts
 
 
