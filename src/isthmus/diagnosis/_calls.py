@@ -28,13 +28,18 @@ def is_record(value: Any) -> bool:
     return callable(getattr(value, "apply", None)) and hasattr(value, "to_dict")
 
 
+def _has_fields(value: Any) -> bool:
+    """Whether it is a dataclass, not the class of one."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
 def _parts(value: Any) -> Iterable[Any]:
     """What a container holds, in its order; nothing of what is no container."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, (tuple, list)):
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if _has_fields(value):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     if is_record(value):
         return value.to_dict().values()
@@ -60,7 +65,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
         return type(value)(*(map_tensors(change, part) for part in value))
     if isinstance(value, (tuple, list)):
         return type(value)(map_tensors(change, part) for part in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if _has_fields(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         return dataclasses.replace(value, **{name: map_tensors(change, part) for name, part in fields.items()})
     if not is_record(value):

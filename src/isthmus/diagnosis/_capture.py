@@ -312,6 +312,9 @@ class Called(nn.Module):
     Both share the dicts of their parts: what is hooked, moved or converted in one is so in the other.
     """
 
+    called: nn.Module
+    call: Callable[..., Any]
+
     def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
         super().__init__()
         self._parameters, self._buffers = module._parameters, module._buffers

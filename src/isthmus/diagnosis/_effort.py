@@ -44,8 +44,8 @@ class Part:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Part:
         """Inverse of :meth:`to_dict`."""
-        text = (str(content[key]) for key in ("name", "state", "what"))
-        return Part(*text, float(content["estimated"]), float(content["seconds"]))
+        name, state, what = (str(content[key]) for key in ("name", "state", "what"))
+        return Part(name, state, what, float(content["estimated"]), float(content["seconds"]))
 
 
 class Effort:

@@ -38,8 +38,9 @@ class Estimate:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Estimate:
         """Inverse of :meth:`to_dict`."""
-        numbers = [math.nan if content[key] is None else float(content[key]) for key in ("value", "low", "high")]
-        return Estimate(*numbers, str(content["method"]))
+        numbers = (math.nan if content[key] is None else float(content[key]) for key in ("value", "low", "high"))
+        value, low, high = numbers
+        return Estimate(value, low, high, str(content["method"]))
 
 
 def certain(grams: Tensor) -> Estimate:
