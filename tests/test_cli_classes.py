@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import json
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def test_classes_from_a_table(capsys, monkeypatch):
     assert document["settings"]["loss"] == "cross_entropy"
     assert document["data"]["classes"] == "kind"
     page = Path("f/report.html").read_text()
-    assert "of the entropy missed" in page
+    assert "share of the entropy" in page
+    assert "Errors are shares of the classes' entropy" in html.unescape(page)
     assert "share of the variance" not in page
     found = isthmus.load("f/model.safetensors")
     assert found.loss == "cross_entropy"

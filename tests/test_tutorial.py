@@ -17,10 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from isthmus._settings import STRENGTH
-from isthmus.discovery import _fits as fits
 from isthmus.discovery import _search as verdict
-from isthmus.discovery._walk import TOLERANCE
+from isthmus.discovery._walk import ROUGH, TOLERANCE
 from isthmus.files import read_json
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -158,20 +156,23 @@ def test_the_rank_page_has_the_constants_of_the_verdict():
         "SIGNIFICANT": (3, "three standard errors"),
         "CHANCE": (0.001, "p < 0.001"),
         "CLEAR": (2, "at least twice what counts as equal"),
-        "CLEAR_RATIO": (2, "must have twice the error"),
-        "WEAK_RATIO": (8, "eight times the error"),
+        "CLEAR_RATIO": (2, "at least twice what further coordinates gain"),
+        "MARGINAL": (0.05, "by more than 5 % of the error"),
+        "WORSE": (1.5, "at most 1.5 times theirs, and λ"),
+        "PART": (0.6, "k − 0.6 dimensions"),
+        "TORN": (0.01, "less than 1 % of the variance"),
         "SURFACE": (0.6, "0.6·k dimensions"),
         "UNEXPLAINED": (0.25, "a quarter of its error"),
         "OVERFIT": (3, "three times the training cost"),
         "FEWEST_HELD": (10, "At least 10 rows"),
+        "FINEST": (4e-4, "less than 0.0004 of the variance"),
     }
     for name, (value, words) in constants.items():
         assert getattr(verdict, name) == value, name
         assert words in text, words
-    assert (STRENGTH, TOLERANCE) == (0.01, 0.1)
+    assert (TOLERANCE, ROUGH) == (0.1, 0.5)
     assert "10 % of it + λ/2" in text
-    assert (fits.REST_STEPS, fits.REST) == (20, 0.03)
-    assert "less than 3 % over the last 20 steps" in text
+    assert "50 % is then allowed instead of 10 %" in text
 
 
 def test_differences_are_noticed():

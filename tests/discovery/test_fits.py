@@ -131,6 +131,26 @@ def hourglass_like_identity():
     return FullyConnected.joined(*parts)
 
 
+def test_a_cylinder_becomes_a_flat_ring():
+    """The angle around the axis stays the angle, and the height becomes the logarithm of the radius."""
+    rng = np.random.default_rng(0)
+    angle, height = rng.uniform(0, 2 * np.pi, 400), rng.uniform(-1, 1, 400)
+    X = torch.from_numpy(np.column_stack([np.cos(angle), height, np.sin(angle)]))
+    net = linear_hourglass(gaussian(4, 3, seed=3), d_in=3)
+    with torch.no_grad():
+        ring = fits._flat_ring(net, X, 2, 0)
+    assert ring is not None and ring.shape == (400, 2)
+    around, radius = np.arctan2(ring[:, 1], ring[:, 0]), np.log(np.linalg.norm(ring, axis=1))
+    assert abs(np.corrcoef(radius, height)[0, 1]) > 0.99
+    # One way round or the other, up to where it begins.
+    spreads = [abs(np.exp(1j * (around - sign * angle)).mean()) for sign in (1, -1)]
+    assert max(spreads) > 0.99
+    # One coordinate too many, and at least two left, or there is no such ring.
+    assert fits._flat_ring(net, X, 1, 0) is None
+    assert fits._flat_ring(net, X, 3, 0) is None
+    assert fits._flat_ring(linear_hourglass(gaussian(4, 2, seed=3), d_in=3), X, 1, 0) is None
+
+
 def test_unrolling_where_there_is_nothing_to_unroll():
     net = hourglass()
     X = gaussian(8, 5)

@@ -8,11 +8,22 @@ import random
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import isthmus
-from isthmus import BottleneckRegressor, FileFormatError, IsthmusError, discover, problems
+from isthmus import (
+    BottleneckRegressor,
+    FileFormatError,
+    FullyConnected,
+    IsthmusError,
+    SmoothNetwork,
+    discover,
+    problems,
+)
 from isthmus._tensorfile import fingerprint
+from isthmus.discovery._fits import Fit
 from isthmus.discovery._result import discovery_from_parts, discovery_parts
+from isthmus.discovery._walk import Stages
 from isthmus.estimators._regressor import _from_parts, _to_parts
 from made import QUICK
 from test_files_hostile import MUTATORS
@@ -97,6 +108,26 @@ def test_round_trip(things, name, tmp_path):
         assert hasattr(twin, "feature_names_in_") == hasattr(thing, "feature_names_in_")
         assert twin.predict(X).shape == thing.predict(X).shape
         assert twin.get_feature_names_out().tolist() == thing.get_feature_names_out().tolist()
+
+
+@pytest.mark.parametrize(("activation", "family"), [("smooth", SmoothNetwork), ("kinked", FullyConnected)])
+def test_either_family_comes_back(activation, family, tmp_path):
+    task = line()
+    few = {**QUICK, "steps": 2, "activation": activation}
+    thing = discover(task.X, task.Y, checkpoint=tmp_path / "stages", **few)
+    isthmus.save(thing, tmp_path / "kept")
+    twin = isthmus.load(tmp_path / "kept")
+    assert type(thing.encoder.network) is type(twin.encoder.network) is type(twin.decoder) is family
+    X = rows(thing)
+    assert np.array_equal(twin.predict(X), thing.predict(X))
+    assert np.array_equal(twin.transform(X), thing.transform(X))
+    # What was trained so far is kept in the same way.
+    found = Stages(tmp_path / "some", "one")
+    net = family([4, 3, 2], generator=torch.Generator().manual_seed(0))
+    found.write("one", Fit(net, 0.5, 0.6, 7.0, 0.01, "at rest"))
+    again = found.read("one")
+    assert again is not None and type(again.network) is family and (again.cost, again.state) == (0.5, "at rest")
+    assert torch.equal(again.network(torch.ones(2, 4)), net(torch.ones(2, 4)))
 
 
 def test_missing_values_after_loading(things, tmp_path):

@@ -150,6 +150,18 @@ def test_max_rank_too_small():
     assert found.rank == 2
 
 
+def test_a_rank_that_comes_from_the_bound_is_not_said_to_come_from_the_errors():
+    errors = {1: 0.30, 2: 0.05, 3: 0.01, 16: 0.01}
+    assert profile_of(errors).chosen == 3
+    found = judged(errors, replicas=(errors,), highest=2, bound=2)
+    assert (found.rank, found.verdict) == (2, "determined")
+    assert found.reasons[0].startswith("2 is the most that the rank can be, by theorem")
+    assert "it would be 3, with 0.01 at best; with 2 it is 0.05 of the outputs' variance" in found.reasons[0]
+    assert "smallest k" not in " ".join(found.reasons)
+    # Where both agree the errors say it.
+    assert judged(CLEAR, highest=2, bound=2).reasons[0].startswith("2 is the smallest k")
+
+
 @pytest.mark.parametrize("bound", [5, 20])
 def test_a_rank_that_was_not_tried_is_no_answer(bound):
     """The wide network used two coordinates, and narrowed to them it is worse: nothing to be sure about."""

@@ -14,11 +14,13 @@ from isthmus import IsthmusError, problems
 from isthmus._progress import silent
 from isthmus.discovery import Settings
 from isthmus.discovery._fits import narrow
+from isthmus.discovery._search import FINEST, STRONGER, choose_strength
 from isthmus.discovery._task import Data, make_task
 from isthmus.discovery._walk import (
     COLLAPSED,
     CUT,
     ROUGH,
+    TOLERANCE,
     UNUSED,
     WIDE,
     Context,
@@ -108,25 +110,32 @@ def cuts(data, monkeypatch):
     return levels, tried, trained
 
 
-def test_the_walk_begins_where_the_wide_network_can_be_cut(data, monkeypatch):
-    """One above the least rank at which what is left, untrained, is within three times the slack."""
+@pytest.mark.parametrize("times", [CUT, 1000.0])
+def test_the_walk_begins_where_the_wide_network_can_be_cut(data, monkeypatch, times):
+    """One above the least rank at which what is left, untrained, is within so many times the slack; or with all."""
+    monkeypatch.setattr("isthmus.discovery._walk.CUT", times)
     levels, tried, trained = cuts(data, monkeypatch)
     wide, context = levels[0], context_of(data)
-    errors = {rank: data.errors(narrow(wide.fit.network, data.X, rank)).mean() for rank in range(1, WIDE)}
-    least = min(rank for rank, error in errors.items() if error <= wide.error + CUT * context.slack(wide.error))
+    used = int((wide.shares > UNUSED).sum())
+    allowed = wide.error + times * context.slack(wide.error)
+    enough = [k for k in range(1, used) if data.errors(narrow(wide.fit.network, data.X, k)).mean() <= allowed]
+    least = enough[0] if enough else used - 1
+    assert bool(enough) == (times > CUT)
     assert tried == [(WIDE, rank) for rank in range(1, least + 1)]
-    # One by one from there.
-    assert trained == [(WIDE, least + 1), *((rank + 1, rank) for rank in range(least, 0, -1))]
-    assert [level.rank for level in levels] == [WIDE, *range(least + 1, 0, -1)]
+    assert trained[0] == (WIDE, least + 1)
+    # One by one from the first that was not too few.
+    assert [level.rank for level in levels] == [WIDE, *range(levels[1].rank, 0, -1)]
+    assert levels[1].rank == max(rank for _, rank in trained)
 
 
 def test_a_walk_that_began_too_low_goes_up_by_two(data, monkeypatch):
-    """At rank 1, which does not suffice; 3 does. As many as the wide network uses are the most."""
+    """To as many as the wide network uses at most."""
     monkeypatch.setattr("isthmus.discovery._walk._cut_to", lambda *_: 1)
     levels, _, trained = cuts(data, monkeypatch)
-    assert int((levels[0].shares > UNUSED).sum()) > 3
-    assert trained == [(WIDE, 1), (WIDE, 3), (3, 2), (2, 1)]
-    assert [level.rank for level in levels] == [WIDE, 3, 2, 1]
+    used = int((levels[0].shares > UNUSED).sum())
+    assert used == 4
+    assert trained == [(WIDE, 1), (WIDE, 3), (WIDE, 4), (4, 3), (3, 2), (2, 1)]
+    assert [level.rank for level in levels] == [WIDE, 4, 3, 2, 1]
 
 
 def test_small_weights_that_collapse_are_started_again():
@@ -152,6 +161,39 @@ def test_a_smaller_ridge_costs_less(data, levels):
     assert fine.rank == 3
     assert fine.fit.cost < levels[1].fit.cost
     assert fine.fit.norm > levels[1].fit.norm
+
+
+def strength_of(noise, steps):
+    problem = problems.linear(d_in=5, d_out=5, rank=3, samples=200, noise=noise, seed=SEED)
+    data = make_task(problem.X, problem.Y, Settings()).data(0)[0]
+    context = context_of(data, Settings(depth=4, width=24, steps=steps))
+    return context, *choose_strength(context, 4)
+
+
+def test_noise_asks_for_a_stronger_ridge():
+    """A smaller one only learns the noise: the larger one is taken, and ranks are compared strictly."""
+    context, chosen, level, why = strength_of(0.3, 15)
+    assert (context.strength, chosen.strength, chosen.tolerance) == (1e-3, STRONGER, TOLERANCE)
+    assert chosen.resolution == STRONGER
+    assert level is not None and level.error == data_error(chosen, level)
+    # Noise of 0.3 deviations is a twelfth of the variance.
+    assert 0.06 < level.error < 0.11
+    assert all(f"at λ = {strength}" in why for strength in ("0.001", "0.0001", "0.01"))
+
+
+def test_without_noise_the_ridge_falls_as_long_as_that_helps():
+    """Down to errors that are not looked at any more; these are approximations, and ranks are compared roughly."""
+    _, chosen, level, _ = strength_of(0.0, 15)
+    assert (chosen.strength, chosen.tolerance, chosen.resolution) == (1e-4, ROUGH, FINEST)
+    assert level is not None and level.error == data_error(chosen, level) < FINEST
+    # Nothing smaller is tried where the first one reaches that.
+    context, chosen, level, why = strength_of(0.0, 25)
+    assert (chosen.strength, chosen.tolerance) == (context.strength, ROUGH)
+    assert level is not None and level.error < FINEST and "0.0001" not in why.split("held out")[1]
+
+
+def data_error(context, level):
+    return context.data.errors(level.fit.network).mean()
 
 
 def test_a_closer_look_keeps_the_best_start(data, levels):

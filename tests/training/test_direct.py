@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from isthmus import FullyConnected, LeakyResNet
+from isthmus import FullyConnected, LeakyResNet, SmoothNetwork
 from isthmus.networks._fully_connected import DirectChain
 from isthmus.networks._leaky_resnet import DirectLeaky
 from isthmus.networks._network import hooks_of
@@ -150,6 +150,30 @@ def test_the_derivative_of_a_relu_at_zero_is_zero():
     one, other = both_ways(net, *data(net, 9))
     agree(one, other)
     assert not bool(one.cost_gradient[:5].any())
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
+@pytest.mark.parametrize("bias", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("rows", [1, 37, 300])
+def test_smooth_layers(loss, bias, rows):
+    """SiLU with a linear waist, in float64: autograd's gradient, in one block of rows and in several."""
+    slopes = (0.0, 1.0, 0.0, 0.0)
+    net = SmoothNetwork([5, 9, 2, 7, 40, 3], slopes, bias, dtype=torch.float64, generator=generator())
+    with torch.no_grad():
+        for b in net.bs:
+            b.normal_(generator=generator())
+    X, Y = gaussian(rows, 5), gaussian(rows, 3, seed=1)
+    Y = Y if loss == "mse" else Y.argmax(1)
+    objective = objective_of(net, X, Y, loss)
+    assert isinstance(objective.direct, DirectChain)
+    with objective.attached():
+        found = objective(0.0)
+    twin = copy.deepcopy(net)
+    outputs = twin(X)
+    wanted = ((outputs - Y) ** 2).sum(1).mean() if loss == "mse" else nn.functional.cross_entropy(outputs, Y)
+    wanted.backward()
+    assert_close(found.cost, float(wanted.detach()))
+    assert_close(found.gradient, torch.cat([p.grad.reshape(-1) for p in twin.parameters() if p.grad is not None]))
 
 
 class Shifted(FullyConnected):

@@ -450,7 +450,14 @@ def judge(
         few += "and no more were allowed: raise `max_rank`" if most == highest else "yet a wider network used no more"
         return Judgement(most, "undetermined", (few,))
     doubts: list[str] = []
-    reasons = [f"{k} is {profile.rule}; with {k} it is {by_rank[k].error:.3g} of {profile.whole}"]
+    reached = f"with {k} it is {by_rank[k].error:.3g} of {profile.whole}"
+    reasons = [f"{k} is {profile.rule}; {reached}"]
+    if profile.chosen > bound:
+        best = f"{profile.chosen}, with {float(profile.error.min()):.3g} at best"
+        reasons = [
+            f"{k} is the most that the rank can be, by theorem: inputs or outputs span no more dimensions; by the "
+            f"held-out error alone it would be {best}; {reached}"
+        ]
     doubts += _learned_nothing(profile, by_rank, baseline)
     best = min(level.error for level in levels)
     if reference is not None and underfits(best, reference, profile.resolution):
