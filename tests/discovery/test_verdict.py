@@ -69,7 +69,7 @@ def doubts(found):
         ("a constant is not beaten", {"errors": {1: 0.99, 2: 0.85, 16: 0.85}, "rows": 12, "spread": 4.0}),
         ("too few samples", {"errors": {1: 0.9, 2: 0.4, 16: 0.4}, "cost": 0.01}),
         ("one coordinate less is not clearly worse", {"errors": {1: 0.02, 2: 0.0101, 16: 0.01}}),
-        ("one coordinate less is not clearly worse", {"errors": {1: 0.3, 2: 0.0101, 16: 0.01}, "spread": 60.0}),
+        ("one coordinate less is not clearly worse", {"errors": {1: 0.3, 2: 0.0101, 16: 0.01}, "spread": 8.0}),
         ("did not converge: at rank 2 the loss diverged", {"errors": CLEAR, "states": {2: "diverged"}}),
         ("did not converge: at rank 1 the loss diverged", {"errors": CLEAR, "states": {1: "diverged"}}),
         (
@@ -121,7 +121,13 @@ def test_thresholds_from_both_sides():
     slack = 0.1 * best + 0.005
     for factor, rank in ((0.99, 1), (1.01, 2)):
         errors = {1: best + factor * slack, 2: best, 16: best}
-        assert judged(errors, replicas=(errors,), spread=1e-3).rank == rank
+        assert judged(errors, replicas=(errors,), spread=0.0).rank == rank
+    # Beyond the slack, the standard error of the difference is allowed.
+    chance = profile_of({1: best + slack, 2: best, 16: best}, spread=0.2).excess_error[0]
+    assert 0 < chance < slack
+    for factor, rank in ((0.9, 1), (1.1, 2)):
+        errors = {1: best + slack + factor * chance, 2: best, 16: best}
+        assert profile_of(errors, spread=0.2).chosen == judged(errors, replicas=(errors,), spread=0.2).rank == rank
     for factor, wanted in ((1.99, "undetermined"), (2.01, "determined")):
         errors = {1: best + factor * slack, 2: best, 16: best}
         found = judged(errors, replicas=(), spread=1e-3)
