@@ -39,9 +39,6 @@ UNUSED = 1e-5
 #: Coordinates of the network that the walk begins with.
 WIDE = 16
 
-#: Coordinates beyond the highest rank that are removed one by one, where removing all at once did not do.
-MOST_EXTRA = 2
-
 #: Training cost, relative to a constant's, above which a network has learned nothing.
 COLLAPSED = 0.95
 
