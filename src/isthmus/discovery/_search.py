@@ -152,14 +152,16 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
 
 
 def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
-    """The ranks on which the answer hangs, from another seed, on another division, at another depth: less, then more.
+    """The ranks on which the answer hangs, from another seed, on another division, at another depth.
 
-    Each is trained alone, so that a mistake of the walk is not repeated.
+    Where the error is what the data leave, that is less depth first, else more: shallow networks approximate less well,
+    and deep ones need more data. Each is trained alone, so that a mistake of the walk is not repeated.
     """
+    deeper = (context.tolerance > TOLERANCE) == (index % 2 == 0)
     varied = dataclasses.replace(
         context,
         data=task.data(index + 1)[0],
-        depth=max(4, context.depth + (-2 if index % 2 == 0 else 2)),
+        depth=max(4, context.depth + (2 if deeper else -2)),
         seed=context.seed + 1000 * (index + 1),
         name=f"replica{index}",
     )
