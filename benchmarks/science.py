@@ -289,7 +289,7 @@ def main() -> None:
 def keep(path: Path, document: dict[str, Any], rows: list[dict[str, Any]], beside: list[dict[str, Any]]) -> None:
     """All rows into ``path``; the page too, unless it is a trial elsewhere."""
     write_json(path, document)
-    if rows and path.parent == HERE / "results":
+    if rows and path.resolve().parent == HERE / "results":
         write_atomic(HERE / "science_table.md", page(rows, beside, document).encode())
 
 

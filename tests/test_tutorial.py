@@ -159,7 +159,7 @@ def test_the_rank_page_has_the_constants_of_the_verdict():
         "CLEAR_RATIO": (2, "at least twice what further coordinates gain"),
         "MARGINAL": (0.05, "by more than 5 % of the error"),
         "WORSE": (1.5, "at most 1.5 times theirs, and λ"),
-        "PART": (0.6, "k − 0.6 dimensions"),
+        "FILLED": (0.8, "0.8·k dimensions"),
         "TORN": (0.01, "less than 1 % of the variance"),
         "SURFACE": (0.6, "0.6·k dimensions"),
         "UNEXPLAINED": (0.25, "a quarter of its error"),

@@ -302,7 +302,7 @@ def test_coordinates_on_a_thin_surface():
             assert found.verdict == "undetermined" and f"unrolls into {k - 1}" in found.reasons[0]
             assert doubt_surface(sure[k], dimension, verdict.FLAT + 0.01) is sure[k]
         # A cloud that fills k dimensions is no surface, whatever shortest paths say.
-        assert doubt_surface(sure[k], k - verdict.WHOLE + 0.01, verdict.FLAT - 0.01) is sure[k]
+        assert doubt_surface(sure[k], verdict.FILLED * k + 0.01, verdict.FLAT - 0.01) is sure[k]
     assert doubt_surface(sure[2], 1.0, 0.5) is sure[2]
     # A sphere needs three for its two dimensions.
     assert doubt_surface(sure[3], 2.0, 0.4) is sure[3]
@@ -311,7 +311,7 @@ def test_coordinates_on_a_thin_surface():
 def test_a_surface_that_one_coordinate_less_hardly_tears():
     """Through one coordinate less a sphere is torn, and much is lost; a ring with a width loses little."""
     sure = Judgement(3, "determined", ("clear",))
-    thin, whole = 3 - verdict.PART - 0.01, 3 - verdict.PART + 0.01
+    thin, whole = 3 * verdict.FILLED - 0.01, 3 * verdict.FILLED + 0.01
     little, much = verdict.TORN - 1e-6, verdict.TORN + 1e-6
     found = doubt_surface(sure, thin, 0.4, little)
     assert (found.rank, found.verdict, found.reasons[1:]) == (3, "undetermined", ("clear",))

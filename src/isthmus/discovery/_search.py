@@ -134,7 +134,7 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
     for above, level in zip(levels, levels[1:]):
         if level.rank in wanted:
             # A cloud that fills its dimensions does not unroll into fewer.
-            surface = level.rank == below and not local_dimension(above.fit.network, context.data) > above.rank - PART
+            surface = level.rank == below and not local_dimension(above.fit.network, context.data) > FILLED * above.rank
             starts = closer_starts(context, level, above if surface else None)
             made |= {(level.rank, start): make for start, make in starts.items()}
     fits = context.stages.get_all(
@@ -342,12 +342,12 @@ WORSE = 1.5
 #: How often the levels on which the answer hangs are looked at more closely; each time it may move.
 LOOKS = 4
 
-#: A cloud of this much less than k dimensions fills k: shortest paths then hardly tell whether it is flat.
-WHOLE = 1.0
+#: A cloud of k coordinates with more than this share of k dimensions fills them: TwoNN counts too few where they are many.
+FILLED = 0.8
 
-#: A cloud of so much less than k dimensions is a surface; a closed one has to be torn to pass through one coordinate
-#: less, so that the rows beside the tear are far off: the error is then at least this share of a constant's.
-PART, TORN = 0.6, 0.01
+#: What has less is a surface; a closed one has to be torn to pass through one coordinate less, so that the rows beside the
+#: tear are far off: the error is then at least this share of a constant's.
+TORN = 0.01
 
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
 SURFACE = 0.6
@@ -597,14 +597,14 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float, tor
     """
     k = judgement.rank
     # A closed curve needs two; whether it is closed, the flattening tells.
-    if k > 2 and dimension < k - PART and torn < TORN:
+    if k > 2 and dimension < FILLED * k and torn < TORN:
         doubt = (
             f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
             f"is {torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, "
             "but is hard to flatten"
         )
         return Judgement(k, "undetermined", (doubt, *judgement.reasons))
-    if flattening < FLAT and not dimension > k - WHOLE:
+    if flattening < FLAT and not dimension > FILLED * k:
         doubt = (
             f"the {k} coordinates lie on a surface that unrolls into {k - 1}, yet no network through {k - 1} was found "
             "that does as well: the surface may be too winding for these samples"
