@@ -342,11 +342,11 @@ WORSE = 1.5
 #: How often the levels on which the answer hangs are looked at more closely; each time it may move.
 LOOKS = 4
 
-#: A cloud of k coordinates with more than this share of k dimensions fills them: TwoNN counts too few where they are many.
+#: A cloud of k coordinates with more than this share of k dimensions fills them: TwoNN counts too few of many.
 FILLED = 0.8
 
-#: What has less is a surface; a closed one has to be torn to pass through one coordinate less, so that the rows beside the
-#: tear are far off: the error is then at least this share of a constant's.
+#: What has less is a surface; a closed one has to be torn to pass through one coordinate less, so that the rows beside
+#: the tear are far off: the error is then at least this share of a constant's.
 TORN = 0.01
 
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
