@@ -319,3 +319,7 @@ def test_a_surface_that_one_coordinate_less_hardly_tears():
         assert doubt_surface(sure, dimension, 0.4, torn) is sure
     # Nothing was trained through fewer.
     assert doubt_surface(sure, thin, 0.4) is sure
+    # An arc that is nearly closed goes through one coordinate with little loss, a circle does not.
+    curve = Judgement(2, "determined", ("clear",))
+    assert doubt_surface(curve, 1.0, 0.4, verdict.TORN_CURVE - 1e-6).verdict == "undetermined"
+    assert doubt_surface(curve, 1.0, 0.4, verdict.TORN_CURVE + 1e-6) is curve

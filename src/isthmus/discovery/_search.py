@@ -349,6 +349,9 @@ FILLED = 0.8
 #: the tear are far off: the error is then at least this share of a constant's.
 TORN = 0.01
 
+#: The same of a closed curve, of which one place is torn; an arc that is nearly closed looks like one to shortest paths.
+TORN_CURVE = 0.0025
+
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
 SURFACE = 0.6
 
@@ -596,8 +599,7 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float, tor
     torus, the reason is more likely that no start unrolled it.
     """
     k = judgement.rank
-    # A closed curve needs two; whether it is closed, the flattening tells.
-    if k > 2 and dimension < FILLED * k and torn < TORN:
+    if dimension < FILLED * k and torn < (TORN if k > 2 else TORN_CURVE):
         doubt = (
             f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
             f"is {torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, "
