@@ -349,7 +349,7 @@ FILLED = 0.8
 #: the tear are far off: the error is then at least this share of a constant's.
 TORN = 0.01
 
-#: The same of a closed curve, of which one place is torn; an arc that is nearly closed looks like one to shortest paths.
+#: The same of a closed curve, which is torn at one place; to shortest paths a nearly closed arc looks like one.
 TORN_CURVE = 0.0025
 
 #: Share of the coordinates below which the dimension of their cloud raises a doubt.
