@@ -248,7 +248,7 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[s
         lowered = level.error < BETTER * best.error
         if lowered and chosen is context:
             # What began at a larger ridge still profits from it: others, at lower ranks too, will have to do without.
-            again = wide_again(trial, "wide-again", MORE_PASSES)
+            again = wide_again(trial, "wide-again", first.rank, MORE_PASSES)
             errors[f"{strength:g} from random weights"] = again.error
             lowered = again.error < BETTER * first.error
             level = min(level, again, key=lambda one: one.error)
@@ -277,7 +277,7 @@ def catch_up(context: Context, wide: Level, reference: Reference) -> tuple[Conte
     before = wide.error
     for smooth, label in ((context.smooth, "longer"), (not context.smooth, "other")):
         trial = dataclasses.replace(context, smooth=smooth)
-        other = wide_again(trial, f"wide-{label}", MORE_PASSES)
+        other = wide_again(trial, f"wide-{label}", wide.rank, MORE_PASSES)
         if other.error < BETTER * wide.error:
             context, wide = trial, other
         if not underfits(wide.error, reference, context.resolution):

@@ -229,9 +229,8 @@ def wide_level(context: Context, highest: int) -> Level:
     return level
 
 
-def wide_again(context: Context, name: str, passes: float) -> Level:
-    """Another one, trained so many times as long."""
-    wide = WIDE
+def wide_again(context: Context, name: str, wide: int, passes: float) -> Level:
+    """Another one through ``wide`` coordinates, trained so many times as long."""
     found = context.stages.get(f"{context.name}-{name}", lambda: _fresh(context, wide, WIDE, passes))
     context.bar.advance(context.settings.first)
     return _level(context.data, wide, found, "fresh", 1)
