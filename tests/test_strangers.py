@@ -245,6 +245,9 @@ FORGERIES = {
     "weights of another size": lambda t, n: t.update(theta=torch.zeros(1)),
     "weights of another type": lambda t, n: t.update(theta=t["theta"].double()),
     "a momentum of another size": lambda t, n: t.update({"optimiser.mean": torch.zeros(2)}),
+    "rows that are not there": lambda t, n: t.update({"optimiser.order": torch.tensor([30, 10**6])}),
+    "rows before the first": lambda t, n: t.update({"optimiser.order": torch.tensor([-1])}),
+    "rows that are fractions": lambda t, n: t.update({"optimiser.order": torch.tensor([0.5])}),
     "no generator": lambda t, n: t.pop("generator"),
     "a generator of another size": lambda t, n: t.update(generator=torch.zeros(3, dtype=torch.uint8)),
     "a history too short": lambda t, n: t.update({"history.loss": torch.zeros(1, dtype=torch.float64)}),
@@ -314,6 +317,10 @@ def test_numbers_whose_squares_overflow_and_seeds_beyond_64_bits_are_refused_by_
     for call in (lambda: discover(big, X), lambda: discover(X, big), lambda: diagnose(net, big)):
         with pytest.raises(DataError, match="at most 1e.150"):
             call()
+    single = FullyConnected([3, 4, 1], dtype=torch.float32)
+    for given in (big, torch.tensor(big)):
+        with pytest.raises(DataError, match="120 beyond the largest number of float32 of 120 values"):
+            train(single, given, X[:, :1], ridge=1e-2)
     for call in (lambda: discover(X, X[:, :1], seed=2**70), lambda: diagnose(net, X, seed=2**70)):
         with pytest.raises(IsthmusError, match="seed"):
             call()

@@ -134,10 +134,9 @@ def as_tensor(
 ) -> Tensor:
     """Return a detached, finite floating tensor of ``dtype`` from anything array-like."""
     if isinstance(value, Tensor):
-        tensor = value.detach()
-        if tensor.is_complex():
-            fail(who, f"`{name}` must be real", f"dtype {tensor.dtype}", "Pass its real and imaginary parts.")
-        tensor = tensor.to(dtype=dtype, device=device)
+        given = value.detach()
+        if given.is_complex():
+            fail(who, f"`{name}` must be real", f"dtype {given.dtype}", "Pass its real and imaginary parts.")
     else:
         try:
             array = np.asarray(without_mask(value))
@@ -169,14 +168,17 @@ def as_tensor(
                 error=DataError,
             )
         # A copy: read-only and negatively strided arrays are legal NumPy and not legal torch.
-        tensor = torch.from_numpy(np.array(array, dtype=np.float64)).to(dtype=dtype, device=device)
+        given = torch.from_numpy(np.array(array, dtype=np.float64))
+    tensor = given.to(dtype=dtype, device=device)
     bad = int((~torch.isfinite(tensor)).sum())
     if bad:
+        overflowing = bad - int((~torch.isfinite(given)).sum())
+        what = f"beyond the largest number of {str(dtype).removeprefix('torch.')}" if overflowing else "NaN or infinite"
         fail(
             who,
             f"`{name}` must be finite",
-            f"{bad} NaN or infinite of {tensor.numel()} values",
-            "Impute, clip or drop them.",
+            f"{overflowing or bad} {what} of {tensor.numel()} values",
+            "Change its unit, or mend what stands for missing." if overflowing else "Impute, clip or drop them.",
             error=DataError,
         )
     if not any_size:

@@ -251,6 +251,10 @@ class _Training:
                 # Pairs grow in number while it runs; how many parameters they are about stays.
                 if fresh.shape[-1:] == (length,) and (found.ndim != fresh.ndim or found.shape[-1] != length):
                     raise ValueError(f"{prefix}{name} of shape {tuple(found.shape)}")
+                most = len(objective.X)
+                of_rows = found.dtype == torch.int64 and found.ndim == 1 and bool(((found >= 0) & (found < most)).all())
+                if not fresh.is_floating_point() and not of_rows:
+                    raise ValueError(f"{prefix}{name} must be rows below {most}")
             optimiser.set_state(
                 OptimiserState(
                     {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)},
