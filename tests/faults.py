@@ -16,7 +16,7 @@ import pytest
 
 from isthmus import IsthmusError, _folders, _inside, _live
 from isthmus._inside import is_remains
-from isthmus.sweeps import lock
+from isthmus.sweeps import places as lock
 
 #: What the system may say, in turn.
 CODES = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EINTR)
@@ -214,7 +214,7 @@ def campaign(kind: type[Work], tmp_path: Path, capsys: Any, points: Callable[[li
 def quick(monkeypatch):
     """Without pictures: they are not what is tested, and take longest."""
     monkeypatch.setattr("isthmus.plotting.style.render", lambda _: b"\x89PNG")
-    monkeypatch.setattr("isthmus.report.write.render", lambda _: "<!doctype html>")
+    monkeypatch.setattr("isthmus.report.save.render", lambda _: "<!doctype html>")
     monkeypatch.setattr("isthmus._provenance._commit", lambda: (None, None))
     monkeypatch.setattr("isthmus._live.BEAT", 1e6)
 

@@ -38,7 +38,7 @@ import isthmus
 from isthmus import FullyConnected, IsthmusError, Run, files, tables
 from isthmus._inside import Inside
 from isthmus.cli.report import drawn_page
-from isthmus.report.write import render
+from isthmus.report.save import render
 from isthmus.serving.record import Record
 from isthmus.sweeps.index import read_index
 from isthmus.sweeps.reading import problems

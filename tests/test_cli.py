@@ -303,7 +303,7 @@ def test_reader_that_goes_away():
 def test_reproduce_all_runs_each_and_refuses_set(capsys, monkeypatch):
     found = {"E-linear": LinearExpansion}
     monkeypatch.setattr(experiments, "find_experiments", lambda: found)
-    monkeypatch.setattr("isthmus.engines.local.LocalEngine", lambda workers: Here())
+    monkeypatch.setattr("isthmus.engines.local.Processes", lambda workers: Here())
     code, out, _ = call(capsys, "reproduce", "all", "--quick", "--out", "kept", "--json")
     assert code == 0
     (one,) = json.loads(out)

@@ -15,7 +15,7 @@ import isthmus
 from isthmus import cli, discovery
 from isthmus._live import LiveRecord
 from isthmus.cli.base import UNDETERMINED
-from isthmus.cli.classes import choose_labelled
+from isthmus.cli.discover import choose_labelled
 from isthmus.plotting import style
 from isthmus.problems import inverted_s_classes, noisy_curve
 

@@ -326,7 +326,7 @@ def test_undetermined_is_exit_code_one(capsys):
 
 
 def test_on_a_terminal_there_is_a_picture(model, monkeypatch, capsys):
-    answer = importlib.import_module("isthmus.cli.answer")
+    answer = importlib.import_module("isthmus.cli.discover")
     found = isthmus.load(model / "model.safetensors")
     stream = io.StringIO()
     make = importlib.import_module("rich.console").Console

@@ -125,7 +125,7 @@ def test_one_computation_for_two_figures_and_failures_stay_alone():
 
 def test_it_goes_on_where_it_stopped(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("isthmus.experiments.find_experiments", lambda: {"E-linear": LinearExpansion})
-    monkeypatch.setattr("isthmus.engines.local.LocalEngine", lambda workers: Here())
+    monkeypatch.setattr("isthmus.engines.local.Processes", lambda workers: Here())
     command = ("reproduce", "all", "--quick", "--out", str(tmp_path), "--workers", "1", "--json")
     assert call(capsys, *command)[0] == 0
     first = Run.read(tmp_path / "E-linear-quick")

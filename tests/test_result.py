@@ -6,6 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
+import isthmus
 from isthmus import _html
 from isthmus._progress import progress
 from isthmus._result import Badge, Result, Table
@@ -14,7 +15,10 @@ from isthmus.cli import screen
 from isthmus.diagnosis import Evidence, History
 from isthmus.diagnosis._ranks import DEPARTURES, evidence_table
 from isthmus.report import page_of
-from reported import HOSTILE, constant, diagnosis, discovery, without
+from leaky_nets import critical
+from reported import HOSTILE, constant, diagnosis, discovery, run, without
+from swept import result_of, row_of, unfinished
+from tools import random_net
 
 
 @pytest.mark.parametrize(
@@ -55,9 +59,21 @@ def test_the_table_of_evidence():
     assert [row[2] for row in evidence_table("key", panel, None).rows] == ["", ""]
 
 
+def moving():
+    net, X, Y, ridge = critical(layers=10)
+    return isthmus.mechanics(net, X, Y, ridge=ridge)
+
+
+def smaller():
+    return isthmus.compress(random_net((3, 8, 2), seed=1))
+
+
 @pytest.mark.parametrize(
     "result",
-    [discovery(), constant(), diagnosis(), without("none", "wide"), History(()), verify_samples(["C-rank-1"])],
+    [
+        *(discovery(), constant(), diagnosis(), without("none", "wide"), History(()), verify_samples(["C-rank-1"])),
+        *(run(), result_of([row_of(4, 1e-3, 0), unfinished(row_of(4, 1e-3, 1), "failed", "no")]), moving(), smaller()),
+    ],
     ids=lambda one: type(one).__name__,
 )
 def test_results_keep_the_protocol(result):

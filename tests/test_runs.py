@@ -20,7 +20,7 @@ import torch
 import isthmus
 from isthmus import FileFormatError, IsthmusError, Run, _folders, _provenance, files, runs
 from isthmus._inside import in_use
-from isthmus.runs import Outcome, check_destination, configuration_key, provenance
+from isthmus.runs import FOLDER, Outcome, configuration_key, provenance
 
 PNG = b"\x89PNG not really"
 
@@ -187,7 +187,7 @@ def test_run_with_the_users_own_file_is_refused(tmp_path):
 def test_a_lone_config_of_another_program_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(IsthmusError, match="foreign"):
-        check_destination(tmp_path)
+        FOLDER.check(tmp_path)
 
 
 @pytest.mark.parametrize("step", ["write_json", "write_tensors", "write_atomic"])

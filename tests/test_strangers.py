@@ -25,7 +25,7 @@ from isthmus._tensorfile import fingerprint, read_tensors, write_tensors
 from isthmus.cli import serve as serve_verb
 from isthmus.discovery._walk import Stages
 from isthmus.runs import Outcome
-from isthmus.sweeps.lock import Lock, holder
+from isthmus.sweeps.places import Lock, holder
 from isthmus.tables import read_table
 from isthmus.training import Phase
 from isthmus.training._train import minimise
@@ -98,10 +98,10 @@ def test_trainings_are_kept_through_no_link(tmp_path, victim):
     (tmp_path / "found" / ".progress").mkdir(parents=True)
     link = tmp_path / "found" / ".progress" / "main-wide.safetensors"
     link.symlink_to(victim)
-    from isthmus.cli.discovery_folder import check_destination
+    from isthmus.cli.discovery_folder import FOLDER
 
     with pytest.raises(IsthmusError, match="main-wide"):
-        check_destination(tmp_path / "found")
+        FOLDER.check(tmp_path / "found")
     stages = Stages(tmp_path / "found" / ".progress", "identity")
     assert stages.read("main-wide") is None
     small_training(tmp_path / "kept")

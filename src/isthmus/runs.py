@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -26,8 +27,12 @@ from isthmus._errors import DataError, FileFormatError, IsthmusError
 from isthmus._folders import Folder, identity, previous
 from isthmus._inside import Inside
 from isthmus._provenance import provenance
+from isthmus._result import Badge, Table
 
-__all__ = ["Outcome", "Run", "check_destination", "configuration_key", "provenance", "worst"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FOLDER", "Outcome", "Run", "configuration_key", "provenance", "worst"]
 
 #: Version of the layout of a Run's folder; a reader refuses what it does not know. In version 1 outcomes had no kind.
 SCHEMA, READABLE = 2, (1, 2)
@@ -89,6 +94,20 @@ class Outcome:
             fail("Outcome", f"`reason` must say why it {_WHY[self.status]}", repr(self.reason), "Write the reason.")
         for key in ("value", "expected"):
             object.__setattr__(self, key, _scalar(key, getattr(self, key)))
+
+
+_STATEMENTS = (
+    "Each row is one statement of the paper, in its words, with the number that came out beside the expected one.",
+    "“Differs” is a difference with a known reason, “fails” one without; “undetermined” could not be tested.",
+)
+_CONDITIONS = (
+    "What the judgement rests on, such as convergence, and further checks that no paper states.",
+    "A condition does not count in the status; where one is not met, a statement may be undetermined.",
+)
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else str(value) if isinstance(value, bool) else value
 
 
 _WHY = {"undetermined": "is undetermined", "differs": "differs"}
@@ -169,6 +188,75 @@ class Run:
         """Outcomes that stand beside them."""
         return tuple(o for o in self.outcomes if o.kind == "condition")
 
+    @property
+    def verdict(self) -> str:
+        """The status."""
+        return self.status
+
+    @property
+    def sentence(self) -> str:
+        """How many statements came out as stated."""
+        counts = {status: sum(o.status == status for o in self.statements) for status in STATUSES}
+        if not self.statements:
+            return f"{self.experiment} was computed, and nothing about it was judged."
+        if counts["agrees"] == len(self.statements):
+            all_of = f"All {counts['agrees']} statements" if counts["agrees"] > 1 else "The one statement"
+            return f"{all_of} of {self.experiment} came out as stated."
+        parts = [f"{counts['agrees']} of {len(self.statements)} statements of {self.experiment} came out as stated"]
+        for status, one, many in (
+            ("undetermined", "could not be tested", "could not be tested"),
+            ("differs", "differs for a known reason", "differ for known reasons"),
+            ("fails", "fails", "fail"),
+        ):
+            if count := counts[status]:
+                parts.append(f"{count} {one if count == 1 else many}")
+        return f"{', '.join(parts)}."
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What did not come out, and why."""
+        other = (o for o in self.statements if o.status != "agrees")
+        return tuple(f"{o.name}: {o.reason}" if o.reason else o.name for o in other)
+
+    def tables(self) -> list[Table]:
+        """Statements, conditions, and the arrays that are kept."""
+        cells = [[Badge(o.status), o.name, _cell(o.value), _cell(o.expected)] for o in self.outcomes]
+        said = {o.kind: [] for o in self.outcomes}
+        for o, row in zip(self.outcomes, cells):
+            said[o.kind].append([*row, *([o.quote, o.where] if o.kind == "statement" else []), o.reason])
+        heads = ["outcome", "statement", "value", "expected", "the paper's words", "where", "reason"]
+        brief = (0, 2, 3, 1, 6)
+        found = [Table("outcomes", "Statements", heads, said.get("statement", ()), _STATEMENTS, brief=brief)]
+        heads = ["outcome", "condition", "value", "expected", "reason"]
+        brief = (0, 2, 3, 1, 4)
+        found.append(Table("conditions", "Conditions", heads, said.get("condition", ()), _CONDITIONS, brief=brief))
+        rows = []
+        for name, array in self.arrays.items():
+            values = np.asarray(array, dtype=np.float64)
+            finite = values[np.isfinite(values)]
+            low, high = (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
+            shape = " × ".join(map(str, array.shape)) or "one number"
+            rows.append([name, shape, str(array.dtype), low, high, int(values.size - finite.size)])
+        heads = ["array", "shape", "type", "smallest", "largest", "not finite"]
+        title = "Names, shapes and ranges"
+        found.append(Table("arrays", title, heads, rows, folded=len(rows) > 12, brief=()))
+        return [one for one in found if one.rows]
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """The picture that is kept, or the sentence alone where there is none, on a matplotlib figure."""
+        from matplotlib.image import imread
+
+        from isthmus.plotting.draw import sheet
+        from isthmus.plotting.style import new_figure
+
+        if FIGURES[0] not in self.figures:
+            return sheet([], self.sentence, self.verdict, why=self.reasons, figure=figure)
+        figure = figure or new_figure()
+        axes = figure.add_subplot()
+        axes.imshow(imread(io.BytesIO(self.figures[FIGURES[0]])))
+        axes.set_axis_off()
+        return figure
+
     def __repr__(self) -> str:
         return (
             f"Run({self.experiment!r}, key={self.key!r}, {self.status}, "
@@ -176,12 +264,7 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        rows = [
-            [_html.badge(o.status), _html.number(o.value), _html.number(o.expected), _html.name(o.name)]
-            for o in self.outcomes
-        ]
-        title = _html.heading(_html.badge(self.status), _html.strong(_html.name(self.experiment)), f"key {self.key}")
-        return _html.card(title, _html.table(["outcome", "value", "expected", "statement"], rows))
+        return _html.result(self)
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the Run as ``folder`` in one step and return its path.
@@ -291,11 +374,6 @@ def configuration_key(experiment: str, parameters: Mapping[str, Any]) -> str:
     content = {"experiment": experiment, "parameters": dict(parameters)}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def check_destination(folder: str | os.PathLike[str]) -> Path:
-    """Return the real path of ``folder`` if a Run may be written there, or fail; nothing is changed."""
-    return FOLDER.check(Path(folder))
 
 
 def _jsonable(name: str, value: Mapping[str, Any]) -> dict[str, Any]:

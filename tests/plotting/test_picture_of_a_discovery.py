@@ -7,8 +7,7 @@ import pytest
 from matplotlib.collections import PathCollection
 
 from isthmus.plotting.figure import POINTS
-from isthmus.plotting.names import readable
-from isthmus.plotting.style import new_figure, render
+from isthmus.plotting.style import new_figure, readable, render
 from reported import constant, discovery, hostile, profile
 
 

@@ -15,11 +15,11 @@ from isthmus._errors import FileFormatError
 from isthmus._strict_json import dumps
 from isthmus.compression import Certificate, LayerChange
 from isthmus.compression._certificate import DOMAINS
+from isthmus.compression._tables import REASONS
 from isthmus.plotting.figure import LAYERS
-from isthmus.report import compression_page
+from isthmus.report import page_of_document
 from isthmus.report.page import Table
-from isthmus.report.save import page_of
-from isthmus.report.write import render
+from isthmus.report.save import page_of, render
 from reported import HOSTILE, Watched, chromium
 from tools import gaussian, random_net
 
@@ -103,7 +103,7 @@ def test_every_reason_of_the_package_is_explained():
     folder = Path(isthmus.__file__).parent / "compression"
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
     noted = re.findall(r'\.(?:drop|note)\([^"\n]*"([^"]+)"', source) + re.findall(r'why="([^"]+)"', source)
-    assert set(noted) == set(compression_page.REASONS) and len(noted) > 10
+    assert set(noted) == set(REASONS) and len(noted) > 10
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -115,7 +115,7 @@ def test_every_domain_has_a_page(domain):
         assert page.answer.meaning and page.answer.verdict == domain
         json.dumps([(one.data, one.layout) for one in page.figures()], allow_nan=False)
         # A file is as good as the object.
-        assert compression_page.page_of_document(json.loads(dumps("test", found.to_dict()))) == page
+        assert page_of_document(json.loads(dumps("test", found.to_dict()))) == page
 
 
 def test_of_a_real_one_and_of_many_layers():
@@ -130,7 +130,7 @@ def test_of_a_real_one_and_of_many_layers():
 def test_no_text_is_markup():
     layers = tuple(LayerChange(name, 9, 4, 1, {f"{name}?": 5}) for name in HOSTILE)
     found = certificate(layers=layers, untouched=tuple((name, name) for name in HOSTILE), notes=HOSTILE)
-    text = render(compression_page.page_of_document(json.loads(dumps("test", found.to_dict()))))
+    text = render(page_of_document(json.loads(dumps("test", found.to_dict()))))
     assert "<script>alert" not in text and 'onerror="alert' not in text and len(text) < 10**7
 
 
@@ -165,7 +165,7 @@ BAD = [
 def test_files_of_strangers(change):
     document = json.loads(dumps("test", certificate().to_dict()))
     with pytest.raises(FileFormatError, match=r"Certificate.from_dict"):
-        compression_page.page_of_document(document | change)
+        page_of_document(document | change, "isthmus.compression")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def written(path, found):
     document["truth"] = {"rank": 2, "found_from_true": 0.99, "true_from_found": 0.98}
     X = np.random.default_rng(0).standard_normal((len(found.coordinates), 4))
     rows = pd.DataFrame({"row": range(len(X))})
-    target = discovery_folder.check_destination(path)
+    target = discovery_folder.FOLDER.check(path)
     discovery_folder.write_discovery(target, found, document, rows, samples_of(found, X))
     return path
 

@@ -15,8 +15,7 @@ from isthmus.diagnosis._result import MOST_VALUES
 from isthmus.measures import Reading
 from isthmus.plotting import depth
 from isthmus.plotting.figure import LAYERS, Layers
-from isthmus.report import page_of, write
-from isthmus.report.diagnosis_page import page_of_document
+from isthmus.report import page_of, page_of_document, save
 from isthmus.report.page import Table
 from reported import diagnosis, hostile_diagnosis, layer, spectrum, without
 from tools import SEED, assert_close, gaussian, three_part_net
@@ -177,12 +176,12 @@ def test_the_table_says_what_a_real_diagnosis_says(real):
 
 
 def test_from_the_json_the_same_bytes_and_nothing_computed(real, monkeypatch):
-    pages = [write.render(page_of(found)) for found in (real, diagnosis(), hostile_diagnosis())]
+    pages = [save.render(page_of(found)) for found in (real, diagnosis(), hostile_diagnosis())]
     for name in ("svd", "svdvals", "eigvalsh", "eigh"):
         monkeypatch.setattr(torch.linalg, name, None)
     monkeypatch.setattr(nn.Module, "__call__", None)
     for found, expected in zip((real, diagnosis(), hostile_diagnosis()), pages):
-        assert write.render(page_of_document(json.loads(found.to_json()))) == expected
+        assert save.render(page_of_document(json.loads(found.to_json()))) == expected
 
 
 def test_every_diagnosis_has_a_page():
@@ -196,7 +195,7 @@ def test_every_diagnosis_has_a_page():
     ]
     for found in cases:
         page = page_of(found)
-        text = write.render(page)
+        text = save.render(page)
         block = re.search(r'id="figures">(.*?)</script>', text, flags=re.DOTALL)
         assert block is not None and "NaN" not in block[1] and len(json.loads(block[1])) == len(page.figures())
     assert [one.key for one in page_of(cases[0]).figures()] == ["counts"]
@@ -227,7 +226,7 @@ def test_a_network_of_fifty_layers_is_small():
     parts = tuple(WeightDiagnosis(f"part {i}", (2000, 2000), 1.0, wide) for i in range(2))
     deep = [layer(f"encoder.layers.{i}.attention", weights=0, representation=wide, jacobian=wide) for i in range(50)]
     found = without("none", "wide", layers=tuple(replace(one, weights=parts) for one in deep))
-    assert len(write.render(page_of(found)).encode()) < 10e6
+    assert len(save.render(page_of(found)).encode()) < 10e6
 
 
 def test_shades_of_layers():
@@ -238,7 +237,7 @@ def test_shades_of_layers():
 
 
 def test_hostile_names_are_text():
-    text = write.render(page_of(hostile_diagnosis()))
+    text = save.render(page_of(hostile_diagnosis()))
     assert text.count("<script") == 4 and "<img" not in text and "<b>bold" not in text
     block = re.search(r'id="figures">(.*?)</script>', text, flags=re.DOTALL)
     assert block is not None and not set("<>&\u2028\u2029") & set(block[1])

@@ -27,7 +27,7 @@ def _without_picture(monkeypatch):
 @pytest.fixture
 def folder(tmp_path, _without_picture):
     """As `isthmus diagnose` leaves it."""
-    target = diagnosis_folder.check_destination(tmp_path / "found")
+    target = diagnosis_folder.FOLDER.check(tmp_path / "found")
     document = {**diagnosis().to_dict(), "origin": {"data": "X.npy", "weights": "net.safetensors"}}
     diagnosis_folder.write_diagnosis(target, diagnosis(), document)
     return target
@@ -42,7 +42,7 @@ def test_a_folder_again_gives_the_same_report(folder, tmp_path, capsys):
         assert (told["subject"], told["verdict"]) == ("Diagnosis", "determined")
         assert (tmp_path / "again.html").read_bytes() == expected
     # A folder with its report is still a diagnosis, which may be replaced.
-    assert diagnosis_folder.check_destination(folder) == folder
+    assert diagnosis_folder.FOLDER.check(folder) == folder
     document = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
     (folder / "diagnosis.json").write_text(json.dumps({**document, "layers": 3}), encoding="utf-8")
     assert cli.main(["report", str(folder), "--out", str(tmp_path / "no.html")]) == 3

@@ -12,8 +12,7 @@ from torch import nn
 from isthmus import ConvolutionalNet, FileFormatError, diagnose
 from isthmus.measures import filter_spectra
 from isthmus.plotting.frequencies import plane
-from isthmus.report import page_of, save_report, write
-from isthmus.report.diagnosis_page import page_of_document
+from isthmus.report import page_of, page_of_document, save, save_report
 from isthmus.report.page import Table
 from tools import assert_close, gaussian, generator
 
@@ -117,4 +116,4 @@ def test_a_strangers_verdict(hostile, monkeypatch):
         page = page_of_document(document)
     except FileFormatError:
         return
-    assert "<b><b>" not in write.render(page)
+    assert "<b><b>" not in save.render(page)

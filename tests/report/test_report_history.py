@@ -12,8 +12,7 @@ import torch
 from isthmus import cli
 from isthmus.diagnosis import History, LayerSnapshot, Snapshot, SpectrumSnapshot
 from isthmus.plotting.history import STEPS, VALUES
-from isthmus.report import page_of, save_report, write
-from isthmus.report.history_page import page_of_document
+from isthmus.report import page_of, page_of_document, save, save_report
 from isthmus.report.page import Badge, Table
 from reported import HOSTILE
 from tools import assert_close
@@ -100,7 +99,7 @@ def test_long_histories_are_thinned_and_said():
     ids=["whole", "empty", "no layers", "cost 0", "hostile"],
 )
 def test_every_history_has_a_page(found):
-    text = write.render(page_of(found))
+    text = save.render(page_of(found))
     assert text.count("<script") == text.count("</script") and "<img" not in text and "<b>bold" not in text
     block = re.search(r'id="figures">(.*?)</script>', text, flags=re.DOTALL)
     assert block is not None and "NaN" not in block[1] and not set("<>&") & set(block[1])
@@ -125,7 +124,7 @@ def test_numbers_at_the_ends_of_the_range_have_a_page():
     layers = (LayerSnapshot("a", "linear", (spectrum(*ends),), spectrum(*ends)),)
     wide = [snapshot(step, layers=layers, norm_squared=size, cost=size) for step, size in enumerate(ends)]
     content = json.loads(history(*(replace(one, step=s) for one, s in zip(wide, (-(2**53), 0, 0, 2**53)))).to_json())
-    block = re.search(r'id="figures">(.*?)</script>', write.render(page_of_document(content)), flags=re.DOTALL)
+    block = re.search(r'id="figures">(.*?)</script>', save.render(page_of_document(content)), flags=re.DOTALL)
     assert block is not None and "Infinity" not in block[1] and "NaN" not in block[1]
 
 

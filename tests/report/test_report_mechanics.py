@@ -11,9 +11,8 @@ import pytest
 import isthmus
 from isthmus import Mechanics
 from isthmus._errors import FileFormatError
-from isthmus.report import mechanics_page
-from isthmus.report.save import page_of
-from isthmus.report.write import render
+from isthmus.report import page_of_document
+from isthmus.report.save import page_of, render
 from leaky_nets import critical, leaky
 from reported import HOSTILE, Watched, chromium, diagnosis
 from tools import gaussian
@@ -81,19 +80,19 @@ def test_every_state_has_a_page(given, layers):
 
 def test_from_its_json(found):
     document = json.loads(found.to_json())
-    assert render(mechanics_page.page_of_document(document)) == render(page_of(found))
+    assert render(page_of_document(document)) == render(page_of(found))
     for change in ({"arrays": {}}, {"state": "fine"}, {"format": "isthmus.diagnosis"}, {"arrays": "x"}):
         with pytest.raises(FileFormatError):
-            mechanics_page.page_of_document(document | change)
+            page_of_document(document | change)
 
 
 def test_no_text_is_markup(found):
     document = json.loads(found.to_json())
     for name in (HOSTILE[0], " ".join(HOSTILE[1:4])):
-        text = render(mechanics_page.page_of_document({**document, "reason": name}))
+        text = render(page_of_document({**document, "reason": name}))
         assert "<script>alert" not in text and 'onerror="alert' not in text
     strange = {**document["arrays"], "residual": ["nan", "inf", "-inf", 1e308, 1e-308, 0, -1, 1, 1, 1]}
-    assert render(mechanics_page.page_of_document({**document, "arrays": strange}))
+    assert render(page_of_document({**document, "arrays": strange}))
 
 
 def test_a_section_of_a_diagnosis(found):

@@ -14,8 +14,7 @@ import torch
 import isthmus
 from isthmus import DataError, FileFormatError, IsthmusError
 from isthmus.plotting.figure import POINTS, label, short, thinned
-from isthmus.report import page_of, write
-from isthmus.report.discovery_page import page_of_document
+from isthmus.report import page_of, page_of_document, save
 from isthmus.report.page import flat
 from isthmus.report.samples import samples_of
 from reported import ERRORS, HOSTILE, constant, discovery, hostile, profile, run
@@ -61,7 +60,7 @@ class Read(HTMLParser):
 
 
 def read(result, **more):
-    return Read(write.render(page_of(result, **more)))
+    return Read(save.render(page_of(result, **more)))
 
 
 def test_the_answer_stands_on_top():
@@ -131,7 +130,7 @@ def test_nothing_is_computed_anew():
             raise AssertionError("a map was evaluated")
 
     silent = discovery(encoder=Refuses(), decoder=Refuses())
-    assert write.render(page_of(silent, samples=columns)) == write.render(page_of(found))
+    assert save.render(page_of(silent, samples=columns)) == save.render(page_of(found))
     with pytest.raises(AssertionError, match="evaluated"):
         page_of(silent)
 
@@ -176,7 +175,7 @@ def test_learned_against_true():
     ids=repr,
 )
 def test_every_result_has_a_page(result):
-    page = Read(write.render(page_of(result)))
+    page = Read(save.render(page_of(result)))
     assert page.tags.count("h1") == 1
     assert all(len(one["data"]) for one in page.data)
     # Nothing that JSON, and so the page, has no word for.
@@ -194,8 +193,8 @@ def test_one_file_that_loads_nothing():
 
 
 def test_a_small_result_is_a_small_file():
-    assert len(write.render(page_of(run(arrays={})))) < 100_000
-    assert len(write.render(page_of(discovery(samples=4500)))) < 400_000
+    assert len(save.render(page_of(run(arrays={})))) < 100_000
+    assert len(save.render(page_of(discovery(samples=4500)))) < 400_000
 
 
 def test_the_same_result_gives_the_same_bytes(tmp_path):
@@ -207,7 +206,7 @@ def test_the_same_result_gives_the_same_bytes(tmp_path):
 
 
 def test_hostile_names_are_text():
-    text = write.render(page_of(hostile()))
+    text = save.render(page_of(hostile()))
     page = Read(text)
     shown = "".join(page.text)
     for name in HOSTILE:
@@ -246,14 +245,14 @@ def test_what_two_pages_do_is_written_once():
 
 
 def test_a_script_that_would_end_its_element_is_refused():
-    assert write._closed("a\r\nb") == "a\nb"
+    assert save._closed("a\r\nb") == "a\nb"
     for script in ("x = '</script>'", "x = '</SCRIPT '", "<!-- x"):
         with pytest.raises(ValueError, match="end its own element"):
-            write._closed(script)
+            save._closed(script)
 
 
 def test_a_network_of_fifty_layers_is_small():
-    text = write.render(page_of(run(layers=50, values=100)))
+    text = save.render(page_of(run(layers=50, values=100)))
     assert len(text.encode()) < 1e6
 
 
@@ -266,7 +265,7 @@ def test_the_page_of_a_run():
     assert [len(table.rows) for table in (statements, conditions)] == [2, 1]
     assert conditions.rows[0][0].word == "not met"
     content = b"\x89PNG"
-    picture = Read(write.render(page_of(run(figures={"figure.png": content}))))
+    picture = Read(save.render(page_of(run(figures={"figure.png": content}))))
     assert f"data:image/png;base64,{base64.b64encode(content).decode()}" in picture.loaded
     assert "The one statement of F-made came out as stated." in "".join(read(run(outcomes=run().outcomes[:1])).text)
 
@@ -285,9 +284,9 @@ def test_spectra_are_shares_of_the_largest():
 
 def test_a_document_gives_the_same_answer():
     document = json.loads(json.dumps(discovery().to_dict()))
-    page = page_of_document(document)
+    page = page_of_document(document, "isthmus discovery")
     assert page.answer == page_of(discovery()).answer
-    assert "give the folder" in "".join(Read(write.render(page)).text)
+    assert "give the folder" in "".join(Read(save.render(page)).text)
 
 
 @pytest.mark.parametrize("broken", ["rank", "verdict", "reasons", "profile", "coordinates", "evidence", "samples"])
@@ -295,10 +294,10 @@ def test_documents_of_strangers_are_checked(broken):
     document = discovery().to_dict()
     for value in ({"rows": [{}]}, "</script>", -1):
         with pytest.raises(IsthmusError):
-            page_of_document({**document, broken: value})
+            page_of_document({**document, broken: value}, "isthmus discovery")
     del document[broken]
     with pytest.raises(FileFormatError, match="JSON must be that of a Discovery"):
-        page_of_document(document)
+        page_of_document(document, "isthmus discovery")
 
 
 def test_mistakes_are_explained(tmp_path):

@@ -7,8 +7,7 @@ import pytest
 import isthmus
 from isthmus.claims import CLAIMS, Verdict, Verdicts, verify, verify_samples
 from isthmus.claims._base import CAUSES
-from isthmus.report.save import page_of
-from isthmus.report.write import render
+from isthmus.report.save import page_of, render
 from reported import Watched, chromium
 from tools import gaussian, random_net
 

@@ -13,8 +13,9 @@ from docs_site import DOCS
 from isthmus import FileFormatError
 from isthmus.plotting import sweeps
 from isthmus.plotting.sweeps_cells import gather
-from isthmus.report import page_of, sweep_page, sweep_phase, write
+from isthmus.report import page_of, save, sweep_page
 from isthmus.report.page import Badge, Notes, Phase, Table
+from isthmus.sweeps import result as sweep_results
 from reported import HOSTILE
 from swept import DEPTHS, RIDGES, norm_at, rank_at, result_of, row_of, spectrum_at, sweep_result, unfinished
 from tools import assert_close
@@ -50,7 +51,7 @@ def test_the_answer_and_what_went_wrong_first(made, page):
         (Badge("diverged"), 12, 1e-3, 1),
     ]
     assert "samples must be finite" in table.rows[0][4]
-    text = write.render(page)
+    text = save.render(page)
     assert text.index("samples must be finite") < text.index("Rank over the settings")
     facts = {one.label: one.value for one in page.facts}
     assert facts["runs done"] == "67" and facts["settings"] == "24" and facts["ranks"] == "0 … 3"
@@ -180,7 +181,7 @@ def test_fewer_parameters_no_rank_and_nothing():
         ("1/1", "unmeasured"),
     ]
     for found in (page_of(strip), page_of(one), bare):
-        block = re.search(r'id="phases">(.*?)</script>', write.render(found), flags=re.DOTALL)
+        block = re.search(r'id="phases">(.*?)</script>', save.render(found), flags=re.DOTALL)
         assert block is not None and "NaN" not in block[1] and len(json.loads(block[1])) == 1
 
 
@@ -202,12 +203,12 @@ def hostile():
 
 
 def test_hostile_names_values_and_errors_are_text():
-    text = write.render(page_of(hostile()))
+    text = save.render(page_of(hostile()))
     assert text.count("<script") == 6 and "<img" not in text and "<b>bold" not in text
     for name in ("figures", "phases"):
         block = re.search(rf'id="{name}">(.*?)</script>', text, flags=re.DOTALL)
         assert block is not None and not set("<>&\u2028\u2029") & set(block[1])
-    assert max(len(row[-1]) for row in blocks(page_of(hostile()), Phase)["phase"].content["runs"]) <= sweep_phase.ERROR
+    assert max(len(row[-1]) for row in blocks(page_of(hostile()), Phase)["phase"].content["runs"]) <= sweep_page.MESSAGE
 
 
 def many(depths, ridges, seeds, **more):
@@ -224,11 +225,11 @@ def test_beyond_some_runs_the_middle_layer_and_the_first_rows():
     result = many(10, 11, 5, extra=1.0, **{f"m{i}": 0.5 for i in range(12)})
     page = page_of(result)
     content = blocks(page, Phase)["phase"].content
-    assert len(result.frame) > sweep_phase.ALL_LAYERS and not content["layers"]
+    assert len(result.frame) > sweep_page.ALL_LAYERS and not content["layers"]
     assert_close(content["spectra"][0][2], np.geomspace(1.3, 1e-7, 20)[:8], rtol=1e-2, reason=ROUNDED)
     assert "only the middle layer" in " ".join(figures(result)["cell"].reading)
     runs = blocks(page, Table)["runs"]
-    assert len(runs.rows) == sweep_page.RUNS and "250 are left out here: `to_frame()`" in runs.reading[0]
+    assert len(runs.rows) == sweep_results.RUNS and "250 are left out here: `to_frame()`" in runs.reading[0]
     assert "more measured numbers" in runs.reading[1] and len(runs.heads) < 18
     # Few runs of large networks are cut in the same way.
     small = many(2, 2, 2)
@@ -243,20 +244,20 @@ def test_many_problems_are_counted():
     rows = [unfinished(row_of(4, 1e-3, seed), "failed", f"error {seed}") for seed in range(250)]
     page = page_of(result_of(rows, problems=[f"problem {i}" for i in range(20)]))
     table = blocks(page, Table)["problems"]
-    assert len(table.rows) == sweep_page.PROBLEMS and "50 more are left out" in table.reading[0]
+    assert len(table.rows) == sweep_results.PROBLEMS and "50 more are left out" in table.reading[0]
     notes = [one for section in page.sections for one in section.blocks if isinstance(one, Notes)]
     assert len(page.answer.reasons) + len(notes[0].sentences) == 20
 
 
 def test_the_same_result_the_same_bytes_and_the_folder_by_name(tmp_path):
     result = sweep_result(folder=tmp_path / "secret" / "mine")
-    text = write.render(page_of(result))
-    assert text == write.render(page_of(sweep_result(folder=tmp_path / "secret" / "mine")))
+    text = save.render(page_of(result))
+    assert text == save.render(page_of(sweep_result(folder=tmp_path / "secret" / "mine")))
     assert "secret" not in text and ">mine<" in text and "isthmus runs" not in text
 
 
 def test_colours_of_ranks_are_the_same_everywhere():
-    css = write._asset("report.css")
+    css = save._asset("report.css")
     for rank, colour in enumerate(sweeps.COLOURS):
         assert f".r{rank} {{ --rank: var(--{colour[1:]}); }}" in css
 

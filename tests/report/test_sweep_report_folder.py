@@ -7,21 +7,10 @@ import pytest
 
 import isthmus
 from isthmus.cli import main
-from isthmus.engines.base import Engine, execute
 from isthmus.report import page_of
 from isthmus.report.page import Phase
+from quick_runs import Here
 from tools import assert_close
-
-
-class Here(Engine):
-    """Computes in this process."""
-
-    name = "here"
-
-    def run(self, tasks, started):
-        for task in tasks:
-            started(task, "here")
-            yield from execute(task)
 
 
 @pytest.fixture(scope="module")

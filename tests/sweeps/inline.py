@@ -1,4 +1,4 @@
-"""An engine that computes in this process, and helpers that the tests of sweeps share."""
+"""An executor that computes in this process, and helpers that the tests of sweeps share."""
 
 from __future__ import annotations
 
@@ -6,41 +6,33 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from tiny import MARKERS
 
-from isthmus.engines.base import Engine, execute
 from isthmus.runs import Run
 from isthmus.sweeps.places import RUNS
 
 
-class Inline(Engine):
+class Inline(Executor):
     """One task after the other, here; remembers them. ``stop_after`` results it acts as after Ctrl-C."""
 
-    name: ClassVar[str] = "inline"
+    places = 1
 
     def __init__(self, *, stop_after: int | None = None) -> None:
-        self.tasks, self.closed, self._left = [], False, stop_after
+        self.tasks, self._left = [], stop_after
 
-    def places(self, tasks=()):
-        return 1
-
-    def run(self, tasks, started):
-        self.tasks = list(tasks)
-        try:
-            for task in tasks:
-                started(task, "here")
-                for finished in execute(task):
-                    if self._left == 0:
-                        raise KeyboardInterrupt
-                    if self._left is not None:
-                        self._left -= 1
-                    yield finished
-        finally:
-            self.closed = True
+    def submit(self, fn, task):  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.tasks.append(task)
+        done = Future()
+        done.set_result(fn(task))
+        if self._left == 0:
+            raise KeyboardInterrupt
+        if self._left is not None:
+            self._left -= len(task.keys)
+        return done
 
 
 def counts() -> dict[str, int]:

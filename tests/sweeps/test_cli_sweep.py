@@ -13,7 +13,7 @@ from tiny import Tiny
 
 from isthmus.cli import main
 from isthmus.sweeps import driver, sweep
-from isthmus.sweeps.lock import Lock
+from isthmus.sweeps.places import Lock
 
 
 @pytest.fixture

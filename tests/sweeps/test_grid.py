@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus import IsthmusError
-from isthmus.sweeps.grid import MOST, check_count, read_values
+from isthmus.sweeps.plan import MOST, check_count, read_values
 
 whole = st.integers(-1000, 1000)
 positive = st.floats(1e-6, 1e6).map(lambda x: float(f"{x:.6g}"))

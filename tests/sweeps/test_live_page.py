@@ -14,18 +14,17 @@ GRID = {"depth": "4:7"}
 
 
 class Watched(Inline):
-    """Looks at the page after every result."""
+    """Looks at the page when a result is written and the next task comes."""
 
     def __init__(self, folder, **more):
         super().__init__(**more)
         self.folder, self.seen = folder, []
 
-    def run(self, tasks, started):
-        watcher = Watcher(self.folder)
-        for finished in super().run(tasks, started):
-            yield finished
-            (view,) = watcher.runs()
+    def submit(self, fn, task):
+        if self.tasks:
+            (view,) = Watcher(self.folder).runs()
             self.seen.append((view.kind, view.state, snapshot(view)))
+        return super().submit(fn, task)
 
 
 @pytest.mark.parametrize("inside", [False, True])

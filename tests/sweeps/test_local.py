@@ -1,19 +1,22 @@
-"""The local engine: processes that fail, die, and end with whoever started them."""
+"""The executor of this machine: processes that fail, die, and end with whoever started them."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import sys
+import threading
 import time
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 from tiny import Tiny
 
 from isthmus import IsthmusError
-from isthmus.engines.base import Failure, Finished, Task, alone, execute, lost
-from isthmus.engines.local import AT_LEAST, LocalEngine, _environment
-from isthmus.engines.machine import cores, free_memory
+from isthmus.engines.base import Failure, Finished, Task, alone, computed, execute, lost
+from isthmus.engines.local import AT_LEAST, Processes, _environment, cores, free_memory
 
 
 def task(*experiments: Tiny, **more) -> Task:
@@ -32,19 +35,19 @@ def test_deaths_cost_only_their_own_task_and_closing_stops_all():
     poison, slow = Tiny(does="die"), Tiny(slow=100.0)
     begun, found = [], {}
     before = dict(os.environ)
-    results = LocalEngine(1, retries=0).run(
-        [task(poison), task(good), task(bad), task(slow)], lambda t, where: begun.append(t.keys)
-    )
-    for one in results:
-        assert one.key not in found
-        found[one.key] = one
-        if len(found) == 3:
-            break
-    pid = found[good.key].pid
-    assert pid != os.getpid()
-    began = time.monotonic()
-    results.close()
-    assert time.monotonic() - began < 60.0
+    tasks = [task(poison), task(good), task(bad)]
+    with Processes(1) as executor:
+        for one in computed(executor, tasks, lambda t: begun.append(t.keys), retries=0):
+            assert one.key not in found
+            found[one.key] = one
+        pid = found[good.key].pid
+        assert pid != os.getpid()
+        began, left = time.monotonic(), executor.submit(execute, task(slow))
+        while not left.running():
+            time.sleep(0.01)
+        executor.shutdown(cancel_futures=True)
+        assert isinstance(left.exception(), BrokenExecutor)
+        assert time.monotonic() - began < 60.0
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert dict(os.environ) == before
@@ -52,7 +55,7 @@ def test_deaths_cost_only_their_own_task_and_closing_stops_all():
     assert found[bad.key].failure.kind == "ArithmeticError"
     assert same(found[good.key].run, execute(task(good))[0].run)
     assert found[good.key].run.provenance["threads"] == 1
-    assert begun == [(poison.key,), (good.key,), (bad.key,), (slow.key,)]
+    assert begun == [(poison.key,), (good.key,), (bad.key,)]
 
 
 @pytest.mark.slow
@@ -60,9 +63,10 @@ def test_of_a_batch_only_who_is_to_blame_fails():
     poison, mate = Tiny(does="die", grouped=True), Tiny(lam=0.5, grouped=True)
     once = Tiny(does="die once")
     begun, found = [], {}
-    for one in LocalEngine(2, retries=2).run([task(poison, mate), task(once)], lambda t, where: begun.append(t.keys)):
-        assert one.key not in found
-        found[one.key] = one
+    with Processes(2) as executor:
+        for one in computed(executor, [task(poison, mate), task(once)], lambda t: begun.append(t.keys)):
+            assert one.key not in found
+            found[one.key] = one
     assert found[poison.key].failure.kind == "WorkerLost"
     assert "lost 3 times" in found[poison.key].failure.message
     assert found[mate.key].run is not None
@@ -74,16 +78,54 @@ def test_of_a_batch_only_who_is_to_blame_fails():
 def test_how_many_workers(monkeypatch):
     monkeypatch.setattr("isthmus.engines.local.cores", lambda: 8)
     monkeypatch.setattr("isthmus.engines.local.free_memory", lambda: None)
-    assert LocalEngine().places() == 8
-    assert LocalEngine(threads=3).places() == 2
-    assert LocalEngine(threads=16).places() == 1
+    assert Processes().places == 8
+    assert Processes(threads=3).places == 2
+    assert Processes(threads=16).places == 1
     monkeypatch.setattr("isthmus.engines.local.free_memory", lambda: 3 * AT_LEAST)
-    assert LocalEngine().places() == 3
-    assert LocalEngine(5).places() == 5, "whoever names a number gets it"
-    assert LocalEngine().places([task(Tiny(), memory=10 * AT_LEAST)]) == 1
-    for wrong in ({"workers": 0}, {"threads": 0}, {"retries": -1}):
+    assert Processes().places == 3
+    assert Processes(5).places == 5, "whoever names a number gets it"
+    for wrong in ({"workers": 0}, {"threads": 0}):
         with pytest.raises(IsthmusError, match="must be an integer"):
-            LocalEngine(**wrong)
+            Processes(**wrong)
+
+
+def test_any_executor_will_do():
+    """As those of the standard library and of Dask: what it raises is the failure of its task, or its retry."""
+    good, mate, gone = Tiny(depths=(5,)), Tiny(depths=(6,)), Tiny(depths=(7,))
+
+    class Elsewhere(ThreadPoolExecutor):
+        def submit(self, fn, one):
+            return super().submit(self.lost if gone.key in one.keys else fn, one)
+
+        def lost(self, one):
+            raise ConnectionError("the scheduler gave it up")
+
+    with Elsewhere(2) as executor:
+        found = {one.key: one for one in computed(executor, [task(good), task(gone, mate)])}
+        assert executor.submit(str, task(good)).result(), "it is left open"
+    assert same(found[good.key].run, execute(task(good))[0].run) and found[mate.key].run is not None
+    assert found[gone.key].failure == Failure(
+        "ConnectionError", "the scheduler gave it up", found[gone.key].failure.traceback
+    )
+
+
+def test_an_executor_that_breaks_for_good_is_told():
+    """A pool of the standard library does not survive the death of a process; the sweep then says so."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor, pytest.raises(IsthmusError, match="must work"):
+        list(computed(executor, [task(Tiny(does="die")), task(Tiny(depths=(5,)))]))
+
+
+def test_calls_of_processes():
+    with Processes(2) as executor:
+        assert sorted(executor.map(abs, (-1, 2, -3))) == [1, 2, 3]
+        with pytest.raises(ValueError, match="invalid literal"):
+            executor.submit(int, "x").result()
+        with pytest.raises(RuntimeError, match="cannot be sent"):
+            executor.submit(threading.Lock).result()
+        with pytest.raises(SystemExit):
+            executor.submit(sys.exit, 3).result()
+    with pytest.raises(RuntimeError):
+        executor.submit(abs, 1)
 
 
 def test_what_the_machine_has(tmp_path):
@@ -119,11 +161,11 @@ def test_what_is_sent_between_processes():
 
 
 def test_tasks():
-    both = task(Tiny(), Tiny(lam=0.5), threads=3)
+    both = task(Tiny(), Tiny(lam=0.5), figures=True)
     parts = alone(both)
     assert [one.keys for one in parts] == [(key,) for key in both.keys]
-    assert {one.threads for one in parts} == {3}
-    assert [one.failure.kind for one in lost(both, attempts=3, host="h", told="gone")] == ["WorkerLost"] * 2
+    assert all(one.figures for one in parts)
+    assert [one.failure.kind for one in lost(both, attempts=3, why="gone")] == ["WorkerLost"] * 2
     with pytest.raises(IsthmusError, match="one key for each"):
         Task("T-tiny", ({},), ())
 

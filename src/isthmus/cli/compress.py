@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import AsJson
-from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, saved_object
-from isthmus.cli.screen import console, table, text
+from isthmus.cli.given import ReportFile, check_page, check_paths, check_reading, file_of, give, inputs_of, saved_object
+from isthmus.cli.screen import console, print_result, print_tables, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def compress_command(
     allow_larger_norm: Annotated[
         bool, typer.Option("--allow-larger-norm", help="Allow what saves parameters though the norm grows.")
     ] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Also write a report to look at.", show_default=False)
-    ] = None,
+    report: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a network smaller, and say where it still computes the same: everywhere, on the data, within a tolerance.
@@ -65,7 +63,6 @@ def compress_command(
     discovery, encoder and decoder become one network. The JSON is the certificate, which `isthmus report` takes.
     """
     from isthmus import files
-    from isthmus._strict_json import dumps
     from isthmus.compression import compress
 
     check_paths({"MODEL": file_of(model), "--data": data, "--check": check}, {"--out": out, "--report": report})
@@ -84,19 +81,14 @@ def compress_command(
         found = compress(net, X, check=X2, **options)
         found = replace(found, certificate=replace(found.certificate, notes=(*found.certificate.notes, *notes)))
         files.save(found.network, out)
-        if report is not None:
-            from isthmus.report import save_report
 
-            save_report(found, report)
-    if as_json:
-        print(dumps(_WHO, found.to_dict(), indent=2))
-        return
-    print_certificate(found.certificate)
-    made: Any = found.network
-    what = f"{type(made).__name__} {' → '.join(map(str, made.plain_layers().dims))}"
-    console().print(text(f"wrote {out}: {what}, {out.stat().st_size:,} bytes"))
-    if report is not None:
-        console().print(text(f"look at it: {report}"))
+    def show() -> None:
+        print_certificate(found.certificate)
+        made: Any = found.network
+        what = f"{type(made).__name__} {' → '.join(map(str, made.plain_layers().dims))}"
+        console().print(text(f"wrote {out}: {what}, {out.stat().st_size:,} bytes"))
+
+    give(_WHO, found, report, show, as_json=as_json)
 
 
 def network_in(saved: Any) -> tuple[Network, list[str]]:
@@ -128,30 +120,10 @@ def network_in(saved: Any) -> tuple[Network, list[str]]:
 
 
 def print_certificate(found: Certificate) -> None:
-    """Show a Certificate: the sentence, the layers, what it cost and saved, and the evidence."""
-    from isthmus._html import TONES, number
-
+    """Show a Certificate: the sentence, the layers, what it cost and saved, and where the two are equal."""
     out = console()
-    out.print(text(found.sentence, f"bold {'green' if TONES.get(found.domain) == 'good' else 'cyan'}"))
-    if found.layers:
-        out.print()
-        rows = table("layer", "before", "after", "linear", "what was done")
-        for layer in found.layers[:_ROWS]:
-            done = "; ".join(f"{count} {why}" for why, count in layer.removed.items()) or "–"
-            rows.add_row(*map(text, (layer.layer, layer.before, layer.after, layer.linear, done)))
-        out.print(rows)
-        if len(found.layers) > _ROWS:
-            out.print(text(f"{_ROWS} of {len(found.layers)} layers; the report and the JSON have all"), style="dim")
-    out.print()
-    sizes = table("", "before", "after")
-    for name, before, after in (
-        ("parameters", f"{found.parameters_before:,}", f"{found.parameters_after:,}"),
-        ("bytes", f"{found.bytes_before:,}", f"{found.bytes_after:,}"),
-        ("‖θ‖²", number(found.norm_before, 5), number(found.norm_after, 5)),
-        (f"ms for {found.batch} rows", number(found.latency_before), number(found.latency_after)),
-    ):
-        sizes.add_row(text(name), text(before), text(after))
-    out.print(sizes)
+    print_result(out, found)
+    print_tables(out, found, limit=_ROWS)
     out.print()
     kind = "random points" if found.domain == "everywhere" else "samples"
     if found.points:

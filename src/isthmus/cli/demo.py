@@ -42,11 +42,11 @@ def demo(
     """
     import pandas as pd
 
-    from isthmus.cli.discovery_folder import check_destination
+    from isthmus.cli.discovery_folder import FOLDER
     from isthmus.problems import teacher
     from isthmus.report.samples import samples_of
 
-    folder = check_destination(out)
+    folder = FOLDER.check(out)
     task = teacher(**TASK)
     if not as_json:
         what = f"{len(task.X)} samples of {TASK['d_in']} inputs and {TASK['d_out']} outputs, {TASK['noise']:.0%} noise"

@@ -6,13 +6,18 @@ import contextlib
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isthmus._html import number
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.given import check_reading, inputs_of, layers_of, own_network, saved_object
+from isthmus.cli.screen import console, print_items, print_result, print_table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
+
+if TYPE_CHECKING:
+    from isthmus.diagnosis import Diagnosis
 
 _WHO = "diagnose"
 
@@ -82,8 +87,8 @@ def diagnose_command(
     """
     from isthmus._progress import progress
     from isthmus._strict_json import dumps
-    from isthmus.cli.diagnosis_answer import print_diagnosis
-    from isthmus.cli.diagnosis_folder import REPORT, check_destination, write_diagnosis
+    from isthmus.cli.diagnose import print_diagnosis
+    from isthmus.cli.diagnosis_folder import FOLDER, REPORT, write_diagnosis
     from isthmus.cli.screen import console, text
     from isthmus.diagnosis import diagnose
 
@@ -95,7 +100,7 @@ def diagnose_command(
     check_reading(reading, {"--data": data}, y)
     name = Path(model.resolve() if model is not None else weights or "").stem
     shown = out or Path("runs") / f"diagnose-{name or 'network'}"
-    folder = check_destination(shown)
+    folder = FOLDER.check(shown)
     # What a user's module prints must not end up in the JSON.
     with contextlib.redirect_stdout(sys.stderr):
         saved = None if model is None else saved_object(_WHO, model)
@@ -116,3 +121,51 @@ def diagnose_command(
         console().print(text(f"look at it: isthmus open {shown} ({shown / REPORT}, one file to share)"))
     if found.verdict == "undetermined":
         raise typer.Exit(UNDETERMINED)
+
+
+def print_diagnosis(found: Diagnosis, folder: Path) -> None:
+    """Show a Diagnosis; ``folder`` is where it was written."""
+    from isthmus.cli.diagnosis_folder import FILES
+
+    out = console()
+    print_result(out, found)
+    tables = {one.key: one for one in found.tables()}
+    if "layers" in tables:
+        out.print()
+        print_table(out, tables["layers"], "← the isthmus")
+        told = "?: unclear; dimensions: of the centred representation; W: weights, J: Jacobian; negative: ‖[Z]₋‖²/‖Z‖²"
+        out.print(text(told), style="dim")
+    if "agreement-numbers" in tables:
+        out.print()
+        print_table(out, tables["agreement-numbers"])
+    out.print()
+    out.print(text(_whole(found)))
+    for one in (found.minimum, found.stability):
+        if one is not None:
+            out.print(text(one.sentence))
+    if found.left_out:
+        out.print()
+        out.print(text("within the budget:"), style="dim")
+        print_items(out, found.left_out)
+    if found.notes:
+        out.print()
+        out.print(text("how it was done:"), style="dim")
+        print_items(out, found.notes)
+    out.print()
+    out.print(text(f"kept in {folder}: {', '.join(FILES)}"))
+
+
+def _whole(found: Diagnosis) -> str:
+    """Numbers of the whole network in one line."""
+    numbers, told = found.whole, [f"{found.samples} samples", f"{found.whole['parameters']} parameters"]
+    shown = {
+        "norm_squared": "‖θ‖²",
+        "norm_per_depth": "‖θ‖²/L",
+        "cost": "cost",
+        "unexplained": "unexplained share of the variance",
+        "criticality": "‖∇‖/‖2λθ‖ (0 at a minimum)",
+        "layer_imbalance": "imbalance of the layers",
+        "output_depth": "effective depth by the outputs",
+    }
+    told += [f"{label} {number(numbers[key])}" for key, label in shown.items() if numbers.get(key) is not None]
+    return " · ".join(told)

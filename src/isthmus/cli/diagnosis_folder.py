@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,11 +22,6 @@ MAX_BYTES = 2**27
 FILES = (ANSWER, LAYERS, FIGURE, REPORT)
 
 
-def check_destination(folder: str | os.PathLike[str]) -> Path:
-    """Return the real path of ``folder`` if a diagnosis may be written there, or fail; nothing is changed."""
-    return FOLDER.check(Path(folder))
-
-
 def _is_diagnosis(folder: Inside, names: set[str]) -> bool:  # noqa: ARG001
     """Whether the answer begins as ours do; that of a large network has more numbers than `read_json` takes."""
     try:
@@ -46,7 +40,7 @@ def write_diagnosis(folder: Path, found: Diagnosis, document: Mapping[str, Any])
     Parameters
     ----------
     folder : Path
-        From :func:`check_destination`.
+        From ``FOLDER.check``.
     found : Diagnosis
     document : mapping
         For diagnosis.json.

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import re
 import sys
 import time as clock
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from isthmus._settings import HELP, Settings
 from isthmus.cli.base import UNDETERMINED, AsJson
-from isthmus.cli.screen import console, text
+from isthmus.cli.screen import COLOURS, console, print_items, print_result, print_table, table, text
 from isthmus.cli.table import Decimal, DecimalMark, Exclude, NaValues, Reading
 
 if TYPE_CHECKING:
@@ -123,12 +127,12 @@ def discover_command(
     The folder holds report.html to look at, and discovery.json, model.safetensors, coordinates.csv, profile.csv,
     meaning.csv, samples.csv and figure.png.
     """
-    from isthmus.cli.classes import indicators
-    from isthmus.cli.discovery_folder import check_destination
+    from isthmus.cli.discover import indicators
+    from isthmus.cli.discovery_folder import FOLDER
     from isthmus.report.samples import samples_of
 
     shown = out or Path("runs") / f"discover-{_stem(data)}"
-    folder = check_destination(shown)
+    folder = FOLDER.check(shown)
     roles: dict[str, Any] = {"targets": target, "features": features, "group": group, "time": time}
     what: dict[str, Any] = {"classes": classes, "autoencode": autoencode}
     gaps: dict[str, Any] = {"missing": missing.value, "text": text_columns.value}
@@ -175,7 +179,7 @@ def columns_of(
     text: str,
 ) -> tuple[pd.DataFrame, Columns, np.ndarray | None]:
     """The table, the columns of these roles, and the labels of ``classes``; roles that follow from the file are set."""
-    from isthmus.cli.classes import choose_labelled
+    from isthmus.cli.discover import choose_labelled
     from isthmus.cli.table import table_of
     from isthmus.tables import choose_columns
 
@@ -238,7 +242,7 @@ def finish_discovery(
     """Write the folder, say what was found, and end with the exit code of the verdict."""
     from isthmus._provenance import provenance
     from isthmus._strict_json import dumps
-    from isthmus.cli.answer import print_answer
+    from isthmus.cli.discover import print_answer
     from isthmus.cli.discovery_folder import FILES, FORMAT, REPORT, write_discovery
 
     settings = context.ensure_object(dict)
@@ -304,3 +308,164 @@ def _beside(frame: pd.DataFrame, chosen: Columns, group: str | None, time: str |
         if name is not None:
             beside[role] = frame[name.strip()].to_numpy()[chosen.rows]
     return pd.DataFrame(beside)
+
+
+#: Columns of the picture of the profile.
+_WIDTH = 32
+#: Inputs named for each coordinate.
+_STRONGEST = 3
+#: Names longer than this would push the numbers off the screen.
+_NAME = 40
+
+
+def print_answer(found: Any, folder: Path | None) -> None:
+    """Show a Discovery; ``folder`` is where it was written."""
+    from isthmus.cli.discovery_folder import FILES, MODEL
+
+    out = console()
+    print_result(out, found)
+    if found.profile is not None:
+        out.print()
+        _print_profile(out, found)
+    if found.evidence:
+        out.print()
+        print_table(out, next(one for one in found.tables() if one.key == "evidence-numbers"))
+    if found.sensitivity is not None:
+        out.print()
+        _print_meaning(out, found)
+    if found.notes:
+        out.print()
+        out.print(text("about the data:"), style="dim")
+        print_items(out, found.notes)
+    if folder is not None:
+        out.print()
+        out.print(text(f"kept in {folder}: {', '.join(FILES)}"))
+        seconds = found.settings.get("seconds")
+        spent = "" if seconds is None else f" ({seconds:.0f} s)"
+        again = f"new rows: isthmus transform {folder} NEW.csv, isthmus predict {folder} NEW.csv"
+        out.print(text(f"{MODEL} holds the maps{spent}; {again}"), style="dim")
+
+
+def _print_profile(out: Console, found: Any) -> None:
+    profile = found.profile
+    mark = {"given": "← as given", "undetermined": "← a guess"}.get(found.verdict, "← the rank")
+    labels = ["wide" if start == "fresh" else str(int(k)) for k, start in zip(profile.ranks, profile.starts)]
+    chosen = [int(k) == found.rank for k in profile.ranks]
+    picture = [Text(bar, COLOURS[found.verdict] if one else "dim") for bar, one in zip(_picture(out, profile), chosen)]
+    beside = out.is_terminal and out.width >= _WIDTH + 80
+    rows = table("k", "held-out error", "± se", "training cost", "‖θ‖²", "state", *([""] if beside else []), "")
+    for i, label in enumerate(labels):
+        numbers = [_number(profile.error[i]), _number(profile.standard_error[i], 2), _number(profile.cost[i])]
+        cells = [text(cell) for cell in (label, *numbers, _number(profile.norm[i], 4), profile.states[i])]
+        cells += [picture[i]] if beside else []
+        rows.add_row(*cells, text(mark if chosen[i] else ""), style="bold" if chosen[i] else "")
+    out.print(rows)
+    if out.is_terminal and not beside:
+        for label, bar, one in zip(labels, picture, chosen):
+            out.print(text(f"{label:>4} ") + bar + text(f" {mark}" if one else ""))
+    finite = [float(e) for e in profile.error if math.isfinite(e)]
+    allowed = min(finite, default=math.nan) + profile.slack
+    line = " (the line in the bars)" if out.is_terminal else ""
+    told = f"best + slack is {_number(allowed)}{line}, a constant has {_number(profile.baseline)}"
+    out.print(text(f"shares of {profile.whole}; {told}"), style="dim")
+    if found.replicas:
+        told = "; ".join(one.in_words for one in found.replicas)
+        out.print(text(f"from other seeds and divisions of the rows, errors: {told}"), style="dim")
+
+
+def _picture(out: Console, profile: Any) -> list[str]:
+    """A bar for each row, its length the logarithm of the error, with a mark at the threshold."""
+    full, mark = ("█", "┆") if out.encoding.lower().startswith("utf") else ("#", "|")
+    finite = [float(e) for e in (*profile.error, profile.baseline) if math.isfinite(e) and e > 0]
+    if not finite:
+        return [""] * len(profile.error)
+    low, high = 0.5 * min(finite), max(finite)
+
+    def length(error: float) -> int:
+        if not math.isfinite(error):
+            return _WIDTH
+        return round(_WIDTH * min(max(math.log(max(error, low) / low) / math.log(high / low), 0.0), 1.0))
+
+    at = min(length(min(finite) + profile.slack), _WIDTH - 1)
+    bars = [(full * length(float(e))).ljust(_WIDTH) for e in profile.error]
+    return [f"{bar[:at]}{mark if bar[at] == ' ' else full}{bar[at + 1 :]}" for bar in bars]
+
+
+def _print_meaning(out: Console, found: Any) -> None:
+    told = found.sensitivity
+    out.print(
+        text(f"what each coordinate responds to: standard deviations per standard deviation ({_range(found)})", "dim")
+    )
+    for j in range(found.rank):
+        parts = [
+            f"{_short(found.feature_names[i])} {told.value[j, i]:.2f} ({told.low[j, i]:.2f}–{told.high[j, i]:.2f})"
+            for i in told.strongest(j, _STRONGEST)
+        ]
+        out.print(text(f"  coordinate{j}: {', '.join(parts)}"))
+
+
+def _range(found: Any) -> str:
+    return f"least–greatest of {1 + len(found.replicas)} fits" if found.replicas else "of one fit"
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}g}" if math.isfinite(value) else "—"
+
+
+def _short(name: str) -> str:
+    # In one line: a name may hold line breaks.
+    name = " ".join(name.split())
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+
+
+def choose_labelled(
+    frame: pd.DataFrame, classes: str, roles: Mapping[str, Any], missing: str, text: str
+) -> tuple[Columns, np.ndarray]:
+    """Features and the rest of their roles, and the label of each row that is used.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    classes : str
+        Name of the column of labels: numbers, truth values or texts.
+    roles, missing, text
+        As :func:`isthmus.tables.choose_columns` takes them; rows without a label go unless ``missing`` is "error".
+    """
+    import numpy as np
+
+    from isthmus._atomic import shown
+    from isthmus._checks import fail
+    from isthmus._errors import DataError
+    from isthmus.tables import choose_columns
+
+    names = [str(name) for name in frame.columns]
+    wanted = classes.strip()
+    if wanted not in names:
+        listed = ", ".join(repr(name) for name in names[:20]) + (f" and {len(names) - 20} more" * (len(names) > 20))
+        raise typer.BadParameter(f"--classes must name a column, and {wanted!r} is none. Columns: {listed}")
+    column = frame.iloc[:, names.index(wanted)]
+    kept = np.arange(len(frame)) if missing == "error" else np.flatnonzero(column.notna().to_numpy())
+    others = frame.drop(columns=frame.columns[names.index(wanted)]).iloc[kept].reset_index(drop=True)
+    others.attrs = dict(frame.attrs)
+    chosen = choose_columns(others, **roles, missing=missing, text=text, need_targets=False)
+    rows = kept[chosen.rows]
+    notes = chosen.notes
+    if len(kept) < len(frame):
+        notes = (*notes, f"dropped {len(frame) - len(kept)} rows without a class")
+    labels = column.to_numpy()[rows]
+    if labels.dtype.kind == "f" and np.isfinite(labels).all():
+        if not np.array_equal(labels, np.round(labels)):
+            do = "Use --target for numbers, or cut them into classes."
+            must, got = "--classes must name a column of labels", f"continuous numbers in {shown(wanted, 60)}"
+            fail("discover", must, got, do, error=DataError)
+        # Whole numbers that a gap elsewhere in the column has turned into 1.0, 2.0, …
+        labels = labels.astype(np.int64)
+    return dataclasses.replace(chosen, rows=rows, notes=notes), labels
+
+
+def indicators(labels: np.ndarray) -> np.ndarray:
+    """Rows of 0 and 1, classes in their order."""
+    import numpy as np
+
+    classes, index = np.unique(labels, return_inverse=True)
+    return np.eye(len(classes))[index.reshape(-1)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,14 +28,6 @@ FILES = (ANSWER, MODEL, COORDINATES, PROFILE, MEANING, SAMPLES, FIGURE, REPORT)
 PROGRESS = ".progress"
 #: What says that a folder is ours.
 FORMAT = "isthmus discovery"
-
-
-def check_destination(folder: str | os.PathLike[str]) -> Path:
-    """Return the real path of ``folder`` if a discovery may be written there, or fail; nothing is changed.
-
-    It must be absent, empty, a finished discovery (which will be replaced) or an interrupted one.
-    """
-    return FOLDER.check(Path(folder))
 
 
 def _strange_progress(folder: Inside) -> list[str]:
@@ -85,7 +76,7 @@ def write_discovery(
     Parameters
     ----------
     folder : Path
-        From :func:`check_destination`.
+        From ``FOLDER.check``: absent, empty, a finished discovery (which will be replaced) or an interrupted one.
     found : Discovery
     document : mapping
         For discovery.json.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,30 @@ if TYPE_CHECKING:
     from torch import nn
 
     from isthmus.discovery import Discovery
+
+
+#: Of a verb that prints its answer and keeps no folder.
+ReportFile = Annotated[
+    Path | None, typer.Option(metavar="FILE.html", help="Also write a report to look at.", show_default=False)
+]
+
+
+def give(who: str, found: Any, page: Path | None, show: Callable[[], None], *, as_json: bool) -> None:
+    """Write the report if it is wanted; then print the answer, as JSON or as ``show`` does."""
+    from isthmus._strict_json import dumps
+    from isthmus.cli.screen import console, text
+
+    if page is not None:
+        from isthmus.report import save_report
+
+        with contextlib.redirect_stdout(sys.stderr):
+            save_report(found, page)
+    if as_json:
+        print(dumps(who, found.to_dict(), indent=2))
+        return
+    show()
+    if page is not None:
+        console().print(text(f"look at it: {page}"))
 
 
 def saved_object(who: str, path: Path) -> Any:

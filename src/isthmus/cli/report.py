@@ -122,30 +122,13 @@ def page_of_path(path: Path) -> Page:
 
 def _page_of_json(path: Path | Inside) -> Page:
     from isthmus._atomic import open_checked, shown
-    from isthmus._checks import fail
-    from isthmus._errors import FileFormatError
     from isthmus._strict_json import loads
     from isthmus.cli.diagnosis_folder import MAX_BYTES
-    from isthmus.cli.discovery_folder import FORMAT
-    from isthmus.report import compression_page, diagnosis_page, discovery_page, history_page, mechanics_page
+    from isthmus.report import page_of_document
 
     with open_checked("report", path, MAX_BYTES) as (handle, size):
         document = loads("report", handle.read(size), shown(path), max_values=_MAX_VALUES)
-    kind = document.get("format") if isinstance(document, dict) else None
-    if kind == "isthmus.diagnosis":
-        return diagnosis_page.page_of_document(document)
-    if kind == "isthmus.history":
-        return history_page.page_of_document(document)
-    if kind == "isthmus.mechanics":
-        return mechanics_page.page_of_document(document)
-    if kind == "isthmus.compression":
-        return compression_page.page_of_document(document)
-    if kind != FORMAT:
-        must = f"{shown(path)} must be the JSON of a discovery, a diagnosis, a history, a mechanics or a compression"
-        do = "Give what `isthmus discover`, `diagnose`, `mechanics` or `compress` wrote or printed, or what "
-        do += "`History.to_json` gave, or a Run's folder."
-        fail("report", must, "something else", do, error=FileFormatError)
-    return discovery_page.page_of_document(document)
+    return page_of_document(document, where=shown(path))
 
 
 def _page_of_discovery(folder: Inside) -> Page:

@@ -61,7 +61,7 @@ def runs_command(
     if not watch:
         _show(folder, state, where, sort, limit, rebuild=rebuild, as_json=as_json)
         return
-    from isthmus.sweeps.lock import holder
+    from isthmus.sweeps.places import holder
 
     out = console()
     while True:

@@ -42,17 +42,33 @@ def table(*names: str) -> Table:
     return made
 
 
-def print_table(out: Console, shown: Rows, mark: str = "") -> None:
-    """The brief form of a table, the rows that are set apart in bold and with ``mark`` behind them."""
+def print_table(out: Console, shown: Rows, mark: str = "", limit: int | None = None) -> None:
+    """The brief form of a table, the rows that are set apart in bold and with ``mark`` behind them.
+
+    Of more than ``limit`` rows that many, evenly spaced.
+    """
     heads, rows = shown.briefly()
     made = table(*heads, *([""] if mark else []))
-    for index, row in enumerate(rows):
-        apart = index in shown.strong
+    count = min(len(rows), limit or len(rows))
+    for index in sorted({round(i * (len(rows) - 1) / max(count - 1, 1)) for i in range(count)}):
+        row, apart = rows[index], index in shown.strong
         # A long name would push the numbers off the screen.
         first = shorten(row[0], 40) if isinstance(row[0], str) else row[0]
         last = [text(mark if apart else "")] if mark else []
         made.add_row(_cell(first), *map(_cell, row[1:]), *last, style="bold" if apart else "")
     out.print(made)
+    if count < len(rows):
+        out.print(text(f"{count} of {len(rows)} {heads[0]}s; the report and the JSON have all"), style="dim")
+
+
+def print_tables(out: Console, shown: Result, *, limit: int | None = None, reading: bool = False) -> None:
+    """The tables that have a brief form, with how to read them if that is wanted."""
+    for one in shown.tables():
+        if one.brief != ():
+            out.print()
+            print_table(out, one, limit=limit)
+            if reading and one.reading:
+                out.print(text(" ".join(one.reading)), style="dim")
 
 
 def _cell(value: object) -> Text:

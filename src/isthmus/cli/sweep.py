@@ -14,7 +14,7 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.discover import Missing, TextColumns, columns_of
-from isthmus.cli.screen import console, plain, print_json, table, text
+from isthmus.cli.screen import console, print_json, print_tables, text
 from isthmus.cli.table import Decimal, DecimalMark, NaValues, Reading
 
 if TYPE_CHECKING:
@@ -224,14 +224,7 @@ def _document(found: SweepResult, folder: Path, report: Path | None, seconds: fl
 def _print(found: SweepResult, folder: Path, report: Path | None, seconds: float) -> None:
     out = console()
     out.print(text(f"{found.experiment}: {found.title}"), style="bold")
-    cells = _cells(found)
-    if cells:
-        rows = table(*cells[0])
-        for cell in cells[:_SHOWN]:
-            rows.add_row(*(text("–" if value is None else plain(value)) for value in cell.values()))
-        out.print(rows)
-    if len(cells) > _SHOWN:
-        out.print(text(f"… and {len(cells) - _SHOWN} more"))
+    print_tables(out, found, limit=_SHOWN)
     for problem in found.problems:
         out.print(text(f"note: {problem}", "yellow"))
     states = ", ".join(f"{number} {state}" for state, number in found.counts.items())

@@ -11,8 +11,18 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
-from isthmus.cli.given import check_page, check_paths, check_reading, file_of, inputs_of, layers_of, saved_object
-from isthmus.cli.screen import console, print_json, print_result, print_table, table, text
+from isthmus.cli.given import (
+    ReportFile,
+    check_page,
+    check_paths,
+    check_reading,
+    file_of,
+    give,
+    inputs_of,
+    layers_of,
+    saved_object,
+)
+from isthmus.cli.screen import console, print_json, print_result, print_tables, table, text
 from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 if TYPE_CHECKING:
@@ -48,9 +58,7 @@ def verify_command(
     claim: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only these claims; an id or a glob, may be repeated.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Also write a report to look at.", show_default=False)
-    ] = None,
+    out: ReportFile = None,
     list_: Annotated[bool, typer.Option("--list", help="List the claims and what they assume.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -86,16 +94,7 @@ def verify_command(
             X, targets = inputs_of(_WHO, data, y, reading=reading, saved=saved)
             options = {"ridge": ridge, "loss": loss.value, "known": _known(known or []), "k": k}
             found = verify(layers_of(saved), X, targets, **options, claims=claim, progress=progress)
-    if out is not None:
-        from isthmus.report import save_report
-
-        save_report(found, out)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_verdicts(found)
-        if out is not None:
-            console().print(text(f"look at it: {out}"))
+    give(_WHO, found, out, lambda: print_verdicts(found), as_json=as_json)
     if found.failed:
         raise typer.Exit(UNDETERMINED)
 
@@ -147,11 +146,7 @@ def print_verdicts(found: Verdicts) -> None:
 
     out = console()
     print_result(out, found)
-    for one in found.tables():
-        if one.brief != ():
-            out.print()
-            print_table(out, one)
-            out.print(text(" ".join(one.reading)), style="dim")
+    print_tables(out, found, reading=True)
     for cause, groups in found.silent.items():
         out.print()
         out.print(text(f"{CAUSES[cause]}:", "bold"))

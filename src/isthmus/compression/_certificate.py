@@ -16,6 +16,7 @@ from isthmus._errors import FileFormatError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from isthmus._result import Table
 
 EVERYWHERE, ON_DATA, WITHIN, UNCHANGED = "everywhere", "the data", "within a tolerance on the data", "unchanged"
 
@@ -130,6 +131,28 @@ class Certificate:
         }[self.domain]
         return f"{size}; {where} (largest deviation {self.deviation:.1e} of the largest output)."
 
+    @property
+    def verdict(self) -> str:
+        """Where the two are equal."""
+        return self.domain
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """None: what was done is in the tables."""
+        return ()
+
+    def tables(self) -> list[Table]:
+        """Layers, costs before and after, evidence, reasons, and what was left alone."""
+        from isthmus.compression._tables import tables_of
+
+        return tables_of(self)
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """Widths before and after by layer, why neurons went, and what is left of each cost, as a matplotlib figure."""
+        from isthmus.plotting.compression import plot
+
+        return plot(self.to_dict(), figure)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         plain = {name: value for name, value in vars(self).items() if name not in ("layers", "untouched", "notes")}
@@ -191,15 +214,27 @@ class Compressed:
         """The answer in one sentence."""
         return self.certificate.sentence
 
+    @property
+    def verdict(self) -> str:
+        """Where the two are equal."""
+        return self.certificate.verdict
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Of the certificate."""
+        return self.certificate.reasons
+
+    def tables(self) -> list[Table]:
+        """Of the certificate."""
+        return self.certificate.tables()
+
     def to_dict(self) -> dict[str, Any]:
         """The certificate as plain data."""
         return self.certificate.to_dict()
 
     def plot(self, figure: Figure | None = None) -> Figure:
         """Widths before and after by layer, why neurons went, and what is left of each cost, as a matplotlib figure."""
-        from isthmus.plotting.compression import plot
-
-        return plot(self.to_dict(), figure)
+        return self.certificate.plot(figure)
 
     def __repr__(self) -> str:
         found = self.certificate
@@ -209,8 +244,7 @@ class Compressed:
         )
 
     def _repr_html_(self) -> str:
-        answer = _html.heading(_html.badge(self.certificate.domain), _html.strong(self.sentence))
-        return _html.card(answer, _html.items(self.certificate.notes))
+        return _html.result(self, _html.items(self.certificate.notes))
 
 
 #: Fields of a Certificate by their types.

@@ -1,5 +1,6 @@
-"""Engines: where the configurations of a sweep are computed. They compute; the sweep alone writes."""
+"""Where the configurations of a sweep are computed: on executors of ``concurrent.futures``. The sweep alone writes."""
 
-from isthmus.engines.base import Engine, Failure, Finished, Task, alone, execute
+from isthmus.engines.base import Failure, Finished, Task, computed, execute
+from isthmus.engines.local import Processes
 
-__all__ = ["Engine", "Failure", "Finished", "Task", "alone", "execute"]
+__all__ = ["Failure", "Finished", "Processes", "Task", "computed", "execute"]

@@ -1,7 +1,8 @@
-"""What an engine is given, what it gives back, and the computation itself, which is the same on all of them."""
+"""Tasks for an executor of any kind, what becomes of them, and the computation itself, which is the same everywhere."""
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
 import os
@@ -9,14 +10,15 @@ import platform
 import re
 import time
 import traceback
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from isthmus._checks import fail
+from isthmus._errors import IsthmusError
 from isthmus._progress import silent
 from isthmus.experiments._experiment import Experiment, find_experiment
 from isthmus.runs import Run
@@ -45,12 +47,6 @@ class Task:
         Key of each: :func:`isthmus.runs.configuration_key`.
     data : mapping of str to ndarray, optional
         For ``"discover"``: the arrays of the table, whose SHA-256 is among the parameters.
-    threads : int
-        Of the process while it computes this.
-    cpus, gpus : float
-        What the task occupies.
-    memory : int
-        Bytes, an estimate; 0 if unknown.
     figures : bool
         Whether to draw each.
     home : str
@@ -61,10 +57,6 @@ class Task:
     configurations: tuple[Mapping[str, Any], ...]
     keys: tuple[str, ...]
     data: Mapping[str, np.ndarray] | None = None
-    threads: int = 1
-    cpus: float = 1.0
-    gpus: float = 0.0
-    memory: int = 0
     figures: bool = False
     home: str = ""
 
@@ -140,23 +132,61 @@ def _received(run: tuple[Any, ...] | None, rest: tuple[Any, ...]) -> Finished:
     return Finished(key, None if run is None else Run(*run), failure, seconds, host, pid, attempt)
 
 
-class Engine(ABC):
-    """Computes tasks somewhere. To add an engine, write :meth:`run` with :func:`execute` in it."""
+#: Calls that an executor of somebody else's is given at once: how many it can hold it does not say.
+PLACES = 64
 
-    name: ClassVar[str]
 
-    def places(self, tasks: Sequence[Task] = ()) -> int:  # noqa: ARG002
-        """How many tasks may run at once, as far as is known: more would wait, fewer leave places empty."""
-        return os.cpu_count() or 1
+def computed(
+    executor: Executor, tasks: Sequence[Task], started: Callable[[Task], None] = lambda _: None, *, retries: int = 2
+) -> Generator[Finished, None, None]:
+    """Compute tasks on an executor of :mod:`concurrent.futures`; yield what becomes of them as it comes, in any order.
 
-    @abstractmethod
-    def run(self, tasks: Sequence[Task], started: Callable[[Task, str], None]) -> Iterator[Finished]:
-        """Yield results as they come, in any order.
-
-        ``started(task, where)`` is called when a task begins, as far as that is known. A worker that dies costs only
-        what it held: its task is tried again, its configurations one by one, and then comes as a Failure
-        ``"WorkerLost"``. Closing the iterator stops the workers. Nothing is written into the sweep's folder.
-        """
+    Parameters
+    ----------
+    executor : Executor
+        Ours, those of the standard library, ``dask.distributed.Client(…).get_executor()`` and others alike. Its
+        ``places``, where it has some, says how many calls it is given at once. It is left open.
+    tasks : sequence of Task
+    started : callable
+        Called before a task is handed over.
+    retries : int
+        How often a task is tried again whose worker was lost (``BrokenExecutor``): its configurations one by one, and
+        from the second time on with nothing beside it. Then it comes as a Failure ``"WorkerLost"``.
+    """
+    waiting = collections.deque((task, 1) for task in tasks)
+    suspects: collections.deque[tuple[Task, int]] = collections.deque()
+    under_way: dict[Future[list[Finished]], tuple[Task, int]] = {}
+    try:
+        while waiting or suspects or under_way:
+            places = getattr(executor, "places", PLACES)
+            # A task that was there when a process died a second time gets the machine for itself.
+            while len(under_way) < places and (queue := waiting or (() if under_way else suspects)):
+                task, attempt = queue.popleft()
+                started(task)
+                try:
+                    under_way[executor.submit(execute, task)] = task, attempt
+                except BrokenExecutor as error:
+                    do = "Pass one that survives the loss of a worker, as `isthmus.engines.Processes`, then continue."
+                    fail("sweep", "the executor must work", f"{type(error).__name__}: {error}", do)
+            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                task, attempt = under_way.pop(future)
+                try:
+                    found = [replace(one, attempt=attempt) for one in future.result()]
+                except IsthmusError:  # of the executor: what a task raises is a Failure
+                    raise
+                except (Exception, SystemExit, CancelledError) as error:
+                    gone = isinstance(error, BrokenExecutor)
+                    if len(task.keys) > 1 or (gone and attempt <= retries):
+                        # Of several only one may be to blame.
+                        again = suspects if gone and attempt > 1 else waiting
+                        again.extend((one, attempt + gone) for one in alone(task))
+                        continue
+                    found = lost(task, attempts=attempt, why=error) if gone else failed(task, Failure.of(error))
+                yield from found
+    finally:
+        for future in under_way:
+            future.cancel()
 
 
 def alone(task: Task) -> list[Task]:
@@ -165,10 +195,15 @@ def alone(task: Task) -> list[Task]:
     return [replace(task, configurations=(one,), keys=(key,)) for one, key in pairs]
 
 
-def lost(task: Task, *, attempts: int, host: str, told: str) -> list[Finished]:
+def failed(task: Task, failure: Failure, attempt: int = 1) -> list[Finished]:
+    """What became of a task that nobody could compute."""
+    return [Finished(key, None, failure, 0.0, platform.node(), 0, attempt) for key in task.keys]
+
+
+def lost(task: Task, *, attempts: int, why: object) -> list[Finished]:
     """What became of a task whose worker was lost ``attempts`` times."""
-    message = f"the process that computed it was lost {attempts} time{'s' * (attempts != 1)}: {told}"
-    return [Finished(key, None, Failure(LOST, message), 0.0, host, 0, attempts) for key in task.keys]
+    told = f"the process that computed it was lost {attempts} time{'s' * (attempts != 1)}: {why}"
+    return failed(task, Failure(LOST, told[:LONGEST_MESSAGE]), attempts)
 
 
 def execute(task: Task) -> list[Finished]:

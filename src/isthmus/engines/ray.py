@@ -1,297 +1,277 @@
-"""Ray: the tasks of a sweep as Ray tasks, on this machine or on a cluster. Ray schedules, repeats and transports."""
+"""Ray as an executor, on the connection that this process has or is told to make. Ray places and transports."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import math
+import importlib
+import pickle
+import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 from isthmus._checks import check_integer, check_number, fail
-from isthmus.engines.base import LONGEST_MESSAGE, LONGEST_TRACE, Engine, Failure, Finished, Task, alone, lost
-from isthmus.engines.machine import cores
-from isthmus.engines.ray_session import library, session
-from isthmus.engines.ray_worker import THREADS, computation, versions_here
+from isthmus.engines.local import RENEWED_AFTER, THREADS
 
-#: The failure of a task that found no node with the versions of the driver.
-MISMATCH = "VersionMismatch"
-#: The failure of a task that no node of the cluster can hold.
-NO_NODE = "NoNode"
-#: Tasks handed to Ray at once, however large the cluster.
-_MOST = 2_000
-#: Tasks after which a process is replaced by a new one: experiments keep what they trained.
-RENEWED_AFTER = 64
+#: Calls handed to Ray at once, however large the cluster.
+_MOST = 1_000
 #: Seconds between two looks at the nodes.
 _LOOK = 5.0
 
 
-class RayEngine(Engine):
-    """Computes the tasks of a sweep with Ray.
+class VersionMismatch(Exception):
+    """No node is left whose Python, isthmus, torch, NumPy and SciPy are those of the driver."""
 
-    A lost worker or node costs only what it held: Ray computes that again elsewhere, also a result that was finished
-    and not yet fetched. Processes whose Python, isthmus, torch, NumPy or SciPy differ from the driver's compute
-    nothing, since the result of a sweep must not depend on where it was computed.
+
+class RayExecutor(Executor):
+    """Calls functions on the nodes of a Ray cluster.
+
+    A lost worker or node costs the calls that it held, which raise ``BrokenExecutor``. Processes whose Python, isthmus,
+    torch, NumPy or SciPy differ from the driver's compute nothing, since the result of a sweep must not depend on where
+    it was computed.
 
     Parameters
     ----------
     address : str, optional
-        ``"host:port"`` of a cluster, or ``"auto"`` on one of its machines; it is left running. Unless given, a
-        private Ray on this machine, or the connection that this process has already.
+        ``"host:port"`` of a cluster, or ``"auto"`` on one of its machines, which is what it is unless given. A process
+        that is connected already uses that connection, and leaves it as it was.
     workers : int, optional
-        Tasks at once, at most; unless given, as many as the nodes can hold.
-    threads : int, optional
-        Of each process, which then occupies as many processors; unless given, what the tasks say.
-    retries : int
-        How often a task is repeated whose worker or node was lost.
+        Calls at once, at most; unless given, twice as many as the nodes can hold, so that none waits.
+    threads : int
+        Of each process, which then occupies as many processors.
     runtime_env : mapping, optional
         Ray's description of what the processes need: ``working_dir``, ``pip``, ``env_vars``, ….
     patience : float
-        Seconds to wait for a node that can hold a task, when the cluster has none; clusters can grow.
+        Seconds to wait for a node that can hold a call, when the cluster has none; clusters can grow.
     """
-
-    name: ClassVar[str] = "ray"
 
     def __init__(
         self,
         address: str | None = None,
         *,
         workers: int | None = None,
-        threads: int | None = None,
-        retries: int = 3,
+        threads: int = 1,
         runtime_env: Mapping[str, Any] | None = None,
         patience: float = 600.0,
     ) -> None:
-        self.address = address
-        self.workers = None if workers is None else check_integer("RayEngine", "workers", workers, low=1)
-        self.threads = None if threads is None else check_integer("RayEngine", "threads", threads, low=1, high=1024)
-        self.retries = check_integer("RayEngine", "retries", retries, low=0, high=1000)
-        self.runtime_env = runtime_env
-        self.patience = check_number("RayEngine", "patience", patience, low=0.0)
-        library()
-
-    def places(self, tasks: Sequence[Task] = ()) -> int:
-        """How many tasks can be computed at once, as the nodes are now; a cluster is asked."""
-        if self.workers is not None:
-            return self.workers
-        cpus = max([float(self.threads or 1), *(task.cpus for task in tasks)])
-        ray = library()
-        if self.address is None and not ray.is_initialized():
-            return max(1, int(cores() / cpus))
-        with self._session(1):
-            nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-        return max(1, sum(int(each / cpus) for each in nodes))
-
-    def run(self, tasks: Sequence[Task], started: Callable[[Task, str], None]) -> Iterator[Finished]:
-        """Yield results as they come, in any order; closing the iterator cancels what still runs."""
-        if not tasks:
-            return
-        if self.threads is not None:
-            tasks = [replace(task, threads=self.threads, cpus=max(task.cpus, self.threads)) for task in tasks]
-        largest, threads = max(math.ceil(task.cpus) for task in tasks), tasks[0].threads
-        sizes = {id(task.data): sum(array.nbytes for array in task.data.values()) for task in tasks if task.data}
-        cpus = self.workers * largest if self.workers else max(largest, cores())
-        with self._session(cpus, 4 * sum(sizes.values()), _threads(threads)) as kind:
-            flight = _Flight(self, library(), started)
-            # A private Ray does not grow; on a connection of somebody else's the variables are not set.
-            flight.patience = 0.0 if kind == "private" else self.patience
-            flight.threads = None if kind == "existing" else threads
-            flight.queue.extend(tasks)
-            try:
-                yield from flight.results()
-            finally:
-                flight.cancel()
-
-    def _session(
-        self, cpus: int, room: int = 0, variables: Mapping[str, str] | None = None
-    ) -> AbstractContextManager[str]:
-        return session(
-            self.address,
-            cpus=cpus,
-            store=2**28 + room,
-            retries=self.retries,
-            runtime_env=self.runtime_env,
-            variables=variables,
-        )
-
-
-@dataclass
-class _Aboard:
-    """A task that Ray has."""
-
-    task: Task
-    host: str = ""
-    delivered: set[str] = field(default_factory=set)
-
-    def rest(self) -> list[Task]:
-        """What has not come yet, as tasks of their own."""
-        return [one for one in alone(self.task) if one.keys[0] not in self.delivered]
-
-
-class _Flight:
-    """The tasks under way: what waits, what Ray has, and which nodes are avoided."""
-
-    def __init__(self, engine: RayEngine, ray: Any, started: Callable[[Task, str], None]) -> None:
-        self.engine, self.ray, self.started, self.patience = engine, ray, started, engine.patience
-        self.threads: int | None = None  # of the processes unless told otherwise
-        self.queue: collections.deque[Task] = collections.deque()
-        self.aboard: dict[Any, _Aboard] = {}
-        self.versions = versions_here()
-        self.function = ray.remote(max_calls=RENEWED_AFTER)(computation())
-        self.data: dict[int, tuple[Any, Any]] = {}
-        self.avoided: dict[str, str] = {}  # node's id to what is wrong with it
-        self.nodes: list[dict[str, Any]] = []
-        self.looked, self.homeless_since = -math.inf, math.inf
-        self.begun = False
-
-    def results(self) -> Iterator[Finished]:
-        """Everything that comes, until nothing waits and nothing is under way."""
-        while self.queue or self.aboard:
-            if not self.ray.is_initialized():
-                fail(
-                    "RayEngine", "the connection to Ray must last", "none any more", "Repeat the command: it continues."
-                )
-            if time.monotonic() - self.looked >= _LOOK:
-                yield from self._look()
-            while self.queue and len(self.aboard) < self._room():
-                self._submit(self.queue.popleft())
-            if self.aboard:
-                ready, _ = self.ray.wait(list(self.aboard), num_returns=1, timeout=1.0)
-                for stream in ready:
-                    yield from self._next(stream)
-
-    def cancel(self) -> None:
-        """Stop what runs, now."""
-        # Without a connection nothing runs any more, and a call to Ray would start another one.
-        for stream in self.aboard if self.ray.is_initialized() else ():
-            # A stream that ended meanwhile, or a connection that is gone, needs no stopping.
-            with contextlib.suppress(self.ray.exceptions.RayError, ValueError, RuntimeError):
-                self.ray.cancel(stream, force=True)
-        self.aboard.clear()
-        self.data.clear()
-
-    def _submit(self, task: Task) -> None:
-        options: dict[str, Any] = {
-            "num_returns": "streaming",
-            "max_retries": self.engine.retries,
-            "retry_exceptions": False,
-            "num_cpus": task.cpus,
-            "num_gpus": task.gpus,
-            "name": f"{task.experiment} {task.keys[0]}",
-        }
-        if task.threads != self.threads:
-            options["runtime_env"] = {"env_vars": _threads(task.threads)}
-        if task.memory:
-            options["memory"] = task.memory
-        if self.avoided:
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self.avoided)})"}
-        plain = {item.name: getattr(task, item.name) for item in fields(Task) if item.name != "data"}
-        plain["configurations"] = tuple(dict(one) for one in task.configurations)
-        paths = [path for path in sys.path if path]
-        stream = self.function.options(**options).remote(self.versions, paths, plain, self._stored(task.data))
-        self.aboard[stream] = _Aboard(task)
-
-    def _stored(self, data: Any) -> Any:
-        """The data in Ray's store, put there once however many tasks share them."""
-        if data is None:
-            return None
-        if id(data) not in self.data:
-            self.data[id(data)] = data, self.ray.put(dict(data))
-        return self.data[id(data)][1]
-
-    def _next(self, stream: Any) -> Iterator[Finished]:
-        """What the next item of a stream means."""
-        errors, aboard = self.ray.exceptions, self.aboard[stream]
-        try:
-            item = self.ray.get(next(stream))
-        except StopIteration:
-            del self.aboard[stream]
-            return
-        except errors.RuntimeEnvSetupError as error:
-            fail("RayEngine", "`runtime_env` must be possible on every node", error, "Correct it, then continue.")
-        except errors.RayTaskError as error:
-            del self.aboard[stream]
-            cause = error.cause if isinstance(error.cause, BaseException) else error
-            failure = replace(Failure.of(cause), traceback=str(error)[-LONGEST_TRACE:])
-            yield from (Finished(one.keys[0], None, failure, 0.0, aboard.host, 0) for one in aboard.rest())
-            return
-        except errors.RayError as error:
-            del self.aboard[stream]
-            yield from self._lost(aboard, error)
-            return
-        if isinstance(item, Finished):
-            aboard.delivered.add(item.key)
-            yield item
-        elif item["versions"] == self.versions:
-            aboard.host, self.begun = item["host"], True
-            self.started(aboard.task, item["host"])
+        self._workers = None if workers is None else check_integer("RayExecutor", "workers", workers, low=1)
+        self.threads = check_integer("RayExecutor", "threads", threads, low=1, high=1024)
+        patience = check_number("RayExecutor", "patience", patience, low=0.0)
+        self._ray = ray = library()
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            _connect(ray, address or "auto", dict(runtime_env or {}))
         else:
-            del self.aboard[stream]
-            self.avoided[item["node"]] = _difference(item, self.versions)
-            # Also a result that was lost and was to be computed again can come to the wrong node.
-            self.queue.extendleft(aboard.rest() if aboard.delivered else [aboard.task])
-            self.looked = -math.inf
+            _check_connection(ray, address, runtime_env)
+        variables = {"env_vars": dict.fromkeys(THREADS, str(threads))}
+        self._function = ray.remote(max_calls=RENEWED_AFTER, max_retries=0, num_cpus=threads, runtime_env=variables)(
+            _portable()[1]
+        )
+        self._versions = _portable()[0]()
+        self._waiting = ThreadPoolExecutor(self._workers or _MOST)
+        self._lock = threading.Lock()
+        self._running: set[Any] = set()
+        self._data: dict[int, tuple[Any, Any]] = {}
+        self._avoided: dict[str, str] = {}
+        self._seen, self._looked = 0, -float("inf")
+        until = time.monotonic() + patience
+        while not self._room():
+            if time.monotonic() > until:
+                self.shutdown()
+                do = "Start such a node, or ask for fewer --threads."
+                fail("RayExecutor", f"a node of the cluster must have {threads} processors", "none", do)
+            time.sleep(min(_LOOK, patience))
 
-    def _lost(self, aboard: _Aboard, error: Exception) -> Iterator[Finished]:
-        rest = aboard.rest()
-        if len(aboard.task.keys) > 1:
-            # One of them may be to blame, and only that one should fail.
-            self.queue.extendleft(reversed(rest))
-            return
-        told = f"{type(error).__name__}: {str(error).strip() or 'Ray gives no details'}"[:LONGEST_MESSAGE]
-        for one in rest:
-            yield from lost(one, attempts=self.engine.retries + 1, host=aboard.host, told=told)
-
-    def _look(self) -> Iterator[Finished]:
-        """See which nodes there are; what none of them can hold fails, after some patience: clusters can grow."""
-        self.looked = now = time.monotonic()
-        alive = [node for node in self.ray.nodes() if node["Alive"]]
-        self.nodes = [node["Resources"] for node in alive if node["NodeID"] not in self.avoided]
-        every = [*self.queue, *(one.task for one in self.aboard.values())]
-        homeless = {need for need in set(map(_need, every)) if not any(_holds(node, need) for node in self.nodes)}
-        self.homeless_since = min(self.homeless_since, now) if homeless else math.inf
-        # Where no process of the cluster had the right versions, waiting would not help.
-        hopeless = self.avoided and not self.begun
-        if not homeless or (now - self.homeless_since < self.patience and not hopeless):
-            return
-        gone = [task for task in self.queue if _need(task) in homeless]
-        self.queue = collections.deque(task for task in self.queue if _need(task) not in homeless)
-        for stream, aboard in list(self.aboard.items()):
-            if _need(aboard.task) in homeless:
-                self.ray.cancel(stream, force=True)
-                gone += self.aboard.pop(stream).rest()
-        for task in gone:
-            kind, told = NO_NODE, "no node has the {:g} CPUs, {:g} GPUs and {:,} bytes of memory that it asks for"
-            if self.avoided:
-                kind, told = MISMATCH, f"no node is left with the driver's versions: {'; '.join(self.avoided.values())}"
-            failure = Failure(kind, told.format(*_need(task))[:LONGEST_MESSAGE])
-            yield from (Finished(key, None, failure, 0.0, "", 0) for key in task.keys)
+    @property
+    def places(self) -> int:
+        """How many calls Ray is given at once, as the nodes are now."""
+        return self._workers or min(_MOST, max(4, 2 * self._room()))
 
     def _room(self) -> int:
-        """How many tasks Ray is given: those that the nodes can hold, and as many again to follow without a pause."""
-        if self.engine.workers is not None:
-            return self.engine.workers
-        cpus = max(self.queue[0].cpus, 0.01)
-        return min(_MOST, max(4, 2 * sum(int(node.get("CPU", 0.0) / cpus) for node in self.nodes)))
+        if time.monotonic() - self._looked > _LOOK and self._ray.is_initialized():
+            self._looked, nodes = time.monotonic(), self._ray.nodes()
+            self._seen = sum(int(one["Resources"].get("CPU", 0.0) / self.threads) for one in nodes if self._usable(one))
+        return self._seen
+
+    def _usable(self, node: Mapping[str, Any]) -> bool:
+        return node["Alive"] and node["NodeID"] not in self._avoided
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call on some node; function, arguments and result are pickled, and of a task the data are sent once."""
+        return self._waiting.submit(self._call, fn, args, kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the connection, if it is ours, when all calls have ended or, with ``cancel_futures``, now."""
+        self._waiting.shutdown(wait and not cancel_futures, cancel_futures=cancel_futures)
+        if self._ray.is_initialized():
+            for reference in list(self._running):
+                # What ended meanwhile needs no stopping.
+                with contextlib.suppress(self._ray.exceptions.RayError, ValueError, RuntimeError):
+                    self._ray.cancel(reference, force=True)
+        self._waiting.shutdown(wait)
+        self._data.clear()
+        if self._ours:
+            self._ray.shutdown()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.shutdown(cancel_futures=kind is not None)
+
+    def _call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        errors = self._ray.exceptions
+        data = [self._stored(getattr(one, "data", None)) for one in args]
+        bare = tuple(one if stored is None else replace(one, data=None) for one, stored in zip(args, data))
+        payload = pickle.dumps((fn, bare, kwargs))
+        while True:
+            if not self._ray.is_initialized():
+                # A call to Ray would start another one.
+                do = "Repeat the command: it continues."
+                fail("RayExecutor", "the connection to Ray must last", "none any more", do)
+            options = {}
+            if self._avoided:
+                options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._avoided)})"}
+            paths = [path for path in sys.path if path]
+            reference = self._function.options(**options).remote(self._versions, paths, self.threads, payload, *data)
+            self._running.add(reference)
+            try:
+                here, answer = self._ray.get(reference)
+            except errors.RuntimeEnvSetupError as error:
+                fail("RayExecutor", "`runtime_env` must be possible on every node", error, "Correct it, then continue.")
+            except errors.RayTaskError as error:
+                raise (error.cause if isinstance(error.cause, BaseException) else error) from error
+            except errors.RayError as error:
+                details = str(error).strip() or "Ray gives no details"
+                raise BrokenExecutor(f"{type(error).__name__}: {details}") from error
+            finally:
+                self._running.discard(reference)
+            if here is None:
+                return answer
+            self._avoid(here)
+
+    def _stored(self, data: Any) -> Any:
+        """Data in Ray's store, put there once however many tasks share them."""
+        if data is None:
+            return None
+        with self._lock:
+            if id(data) not in self._data:
+                self._data[id(data)] = data, self._ray.put(dict(data))
+            return self._data[id(data)][1]
+
+    def _avoid(self, here: Mapping[str, Any]) -> None:
+        wanted, found = self._versions, here["versions"]
+        other = [f"{name} {found.get(name)}, not {wanted[name]}" for name in wanted if found.get(name) != wanted[name]]
+        with self._lock:
+            self._avoided[here["node"]] = f"{here['host']} has {', '.join(other)}"
+            self._looked = -float("inf")
+            if not any(self._usable(node) and node["Resources"].get("CPU") for node in self._ray.nodes()):
+                raise VersionMismatch(
+                    f"no node is left with the driver's versions: {'; '.join(self._avoided.values())}"
+                )
 
 
-def _need(task: Task) -> tuple[float, float, int]:
-    return task.cpus, task.gpus, task.memory
+def library() -> Any:
+    """Ray itself, or an error that says how to install it."""
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        fail("RayExecutor", "Ray must be installed", error, 'Run `pip install "isthmus[ray]"`.')
 
 
-def _holds(node: Mapping[str, float], need: tuple[float, float, int]) -> bool:
-    return all(node.get(name, 0.0) >= value for name, value in zip(("CPU", "GPU", "memory"), need))
+def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
+    must = '`address` must be "host:port" of a running cluster, or "auto" on one of its machines'
+    if "://" in address:
+        do = "Start the sweep on a machine of the cluster, for example by `ray job submit`: it writes the results."
+        fail("RayExecutor", must, repr(address), do)
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            fail("RayExecutor", must, repr(address), "See `ray status`.")
+        # Ray itself would try for minutes before it says that nobody is there.
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+        except (OSError, OverflowError) as error:
+            fail("RayExecutor", must, f"{address!r}: {error}", "Is the cluster running, and within reach?")
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if main else None
+    try:
+        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, configure_logging=False)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        do = "Start one with `ray start --head`, or see `ray status`."
+        fail("RayExecutor", must, f"{type(error).__name__}: {error}", do)
+    finally:
+        # `ray.init` replaces the handler.
+        if main:
+            signal.signal(signal.SIGTERM, before)
 
 
-def _difference(item: Mapping[str, Any], wanted: Mapping[str, str]) -> str:
-    found = item["versions"]
-    other = [name for name in wanted if found.get(name) != wanted[name]]
-    return f"{item['host']} has " + ", ".join(f"{name} {found.get(name)}, not {wanted[name]}" for name in other)
+def _check_connection(ray: Any, address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
+    here = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", here):
+        do = f"Leave `address` away to use that connection, or close it: `ray.shutdown()`. Wanted: {address}."
+        fail("RayExecutor", "this process must not be connected to another Ray", here, do)
+    if runtime_env:
+        do = "Give it to your own `ray.init`."
+        fail("RayExecutor", "`runtime_env` can be set only by whoever connects", f"a connection to {here}", do)
 
 
-def _threads(threads: int) -> dict[str, str]:
-    return {name: str(threads) for name in THREADS}
+def _portable() -> tuple[Callable[[], dict[str, str]], Callable[..., Any]]:
+    """Versions of what decides a result, with a digest of the source of isthmus; and what Ray runs for a call.
+
+    Functions inside a function travel as they are, not as a name to be imported: on a node with another isthmus, or
+    none, they still run and can say so.
+    """
+
+    def versions() -> dict[str, str]:
+        import hashlib
+        import platform
+        from importlib import metadata
+        from pathlib import Path
+
+        found = {"Python": platform.python_version()}
+        for name in ("torch", "numpy", "scipy"):
+            try:
+                found[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                found[name] = "(absent)"
+        try:
+            import isthmus
+        except ImportError:
+            return {**found, "isthmus": "(absent)"}
+        # A checkout under development keeps its version while its source changes.
+        digest, root = hashlib.sha256(), Path(str(isthmus.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        return {**found, "isthmus": f"{isthmus.__version__} (source {digest.hexdigest()[:12]})"}
+
+    known: dict[str, str] = {}  # of this process: found once
+
+    def compute(wanted: Mapping[str, str], paths: list[str], threads: int, payload: bytes, *data: Any) -> Any:
+        import os
+        import platform
+        import sys
+
+        import ray
+
+        # What the driver can import should be found here too, where the folders are shared; ours come first.
+        sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))  # noqa: PTH112
+        if not known:
+            known.update(versions())
+        if known != wanted:
+            node = ray.get_runtime_context().get_node_id()
+            return {"versions": dict(known), "node": node, "host": platform.node()}, None
+        import pickle
+        from dataclasses import replace
+
+        import torch
+
+        # Ray keeps processes between calls: what one sets must not reach the next one.
+        torch.set_num_threads(threads)
+        fn, args, kwargs = pickle.loads(payload)  # noqa: S301 - from the driver, by way of Ray
+        args = [one if more is None else replace(one, data=more) for one, more in zip(args, data)]
+        return None, fn(*args, **kwargs)
+
+    return versions, compute

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 
-from isthmus.engines.base import Engine, Failure, Task
+from isthmus.engines.base import Failure, Task, computed
 from isthmus.experiments._experiment import Experiment
 from isthmus.runs import Run
 
 
-def run_several(
-    experiments: Sequence[Experiment], engine: Engine, started: Callable[[Experiment], None] = lambda _: None
-) -> Iterator[tuple[Experiment, Run | Failure]]:
+def run_several(experiments: Sequence[Experiment], executor: Executor) -> Iterator[tuple[Experiment, Run | Failure]]:
     """Yield every experiment with its Run, or why there is none, as they come.
 
     Figures of one computation (F-ham-1 and F-ham-3, F-bn-2 and F-talk-3) share it: experiments that inherit the same
@@ -25,7 +24,7 @@ def run_several(
     # The longest first: the last one to end decides how long all take.
     order = sorted(groups, key=lambda key: -_seconds(groups[key][0]))
     tasks = [Task(groups[key][0].id, (groups[key][0].parameters,), (key,), figures=True) for key in order]
-    for finished in engine.run(tasks, lambda task, _: started(groups[task.keys[0]][0])):
+    for finished in computed(executor, tasks):
         first, *others = groups[finished.key]
         outcome = finished.run if finished.run is not None else finished.failure or Failure("Lost", "no result")
         yield first, outcome

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus import _html
 from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError, FileFormatError
-from isthmus._html import badge, card, heading, number, table, told
 from isthmus._strict_json import dumps
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.measures._identity_cost import GAMMA_SHARE, KernelNorm, fewer_columns, identity_cost_bounds
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from isthmus._result import Table
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -266,13 +267,29 @@ class Mechanics:
             f"{self.least_identity_cost:.3g}; {self.reason}."
         )
 
+    @property
+    def verdict(self) -> str:
+        """The state."""
+        return self.state
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """None: the sentence has the reason."""
+        return ()
+
+    def tables(self) -> list[Table]:
+        """Every step."""
+        from isthmus.plotting.mechanics import steps
+
+        return [] if self.arrays is None else [steps(self.arrays)]
+
     def __repr__(self) -> str:
         return self.sentence
 
     def _repr_html_(self) -> str:
         shown = {k: v for k, v in self.summary().items() if k not in ("state", "reason")}
-        rows = [[told(key.replace("_", " ")), number(value)] for key, value in shown.items()]
-        return card(heading(badge(self.state), told(self.reason)), table(["quantity", "value"], rows))
+        rows = [[_html.told(key.replace("_", " ")), _html.number(value)] for key, value in shown.items()]
+        return _html.result(self, _html.table(["quantity", "value"], rows))
 
 
 def _arrays(content: Mapping[str, Any]) -> MechanicsArrays:

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.lines import Line2D
 
-from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress
+from isthmus.plotting.style import PALETTE, dress, readable
 
 #: Points along each axis at which the classes are asked for.
 GRID = 240

@@ -18,8 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from isthmus._html import TONES
 from isthmus.plotting.figure import Column, Figure
-from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, headline, new_figure
+from isthmus.plotting.style import PALETTE, dress, headline, new_figure, readable
 
 #: Colours by name, as in the style sheet of the report's light theme.
 COLOURS = {

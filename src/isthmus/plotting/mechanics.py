@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from isthmus._result import Table
 from isthmus.plotting.draw import sheet
 from isthmus.plotting.figure import SCALE, Figure, axis, layout, lines, powers, rule, short
 
@@ -182,3 +183,44 @@ def plot(found: Any, figure: MatplotlibFigure | None = None) -> MatplotlibFigure
     # The bold font has no script letters.
     sentence = found.sentence.replace("𝓗", "H")
     return sheet([(one, None) for one in figures(found)], sentence, found.state, figure=figure)
+
+
+_STEPS = (
+    "One row for each step. Costs, ‖A‖ and ‖B‖ are at its beginning; 𝓗 and the residual pair the representation at its "
+    "beginning with the momenta at its end.",
+    "Without γ the cost of identity is infinite where the representation cannot be rebuilt exactly, as with more "
+    "samples than neurons.",
+)
+
+#: Columns of the table of the steps.
+_COLUMNS = {
+    "positions": "p",
+    "rho": "length ρ",
+    "hamiltonian": "𝓗",
+    "identity_cost": "cost of identity",
+    "identity_cost_exact": "without γ",
+    "effective_dimension": "effective dimension",
+    "kinetic": "kinetic",
+    "potential": "potential",
+    "cross": "cross term",
+    "speed": "speed",
+    "weight_norm": "‖W‖",
+    "bias_norm": "‖b‖",
+    "residual": "residual",
+    "residual_plain": "of the plain gradient",
+    "step_length": "‖ΔA‖",
+    "momentum_norm": "‖B‖",
+    "size": "‖A‖",
+    "negative_share": "negative share",
+}
+
+
+def steps(a: Any) -> Table:
+    """Every step of MechanicsArrays in a table."""
+    columns = [getattr(a, name) for name in _COLUMNS]
+    # What is not finite is a word: a dash would say "not computed".
+    cells = [["∞" if value == math.inf else value for value in column[: len(a.rho)].tolist()] for column in columns]
+    rows = [[step, *values] for step, values in enumerate(zip(*cells), start=1)]
+    heads = ["step", *_COLUMNS.values()]
+    brief = [heads.index(name) for name in ("step", "p", "𝓗", "cost of identity", "kinetic", "‖W‖", "residual")]
+    return Table("mechanics-steps", "Every step", heads, rows, _STEPS, folded=len(rows) > 60, brief=brief)

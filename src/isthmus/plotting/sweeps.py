@@ -17,10 +17,8 @@ from isthmus._checks import check_choice, fail
 from isthmus._html import plain
 from isthmus.plotting.draw import draw
 from isthmus.plotting.figure import Choice, Figure, axis, label, layout, powers, short
-from isthmus.plotting.names import readable
-from isthmus.plotting.style import PALETTE, dress, headline, new_figure
-from isthmus.plotting.sweeps_cells import Gathered, Setting, Swept, gather
-from isthmus.plotting.sweeps_curves import Curve, Piece, curves, pieces
+from isthmus.plotting.style import PALETTE, dress, headline, new_figure, readable
+from isthmus.plotting.sweeps_cells import Curve, Gathered, Piece, Setting, Swept, curves, gather, pieces
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from isthmus._checks import check_choice, check_integer, fail
-from isthmus._errors import FileFormatError, IsthmusError
+from isthmus._checks import check_choice, check_integer
 from isthmus._html import plain
 from isthmus.diagnosis import Diagnosis
 from isthmus.measures import Stability
 from isthmus.plotting import diagnosis as picture
 from isthmus.plotting.figure import Layers
 from isthmus.report import frequencies, mechanics_page
-from isthmus.report.origin import origin_section
-from isthmus.report.page import Answer, Block, Fact, Notes, Page, Section, Table
+from isthmus.report.page import Block, Fact, Notes, Page, Section, Table, origin_section, page, tables_of
 
 _MEANING = {
     "determined": "The representations show the rank, and weights, width or Jacobian agree.",
@@ -60,30 +58,6 @@ _WHOLE = {
 _LEAD = "How many directions each layer uses, counted in three ways."
 
 
-def page_of(found: Diagnosis, *, document: Mapping[str, Any] | None = None) -> Page:
-    """The page of a Diagnosis.
-
-    Parameters
-    ----------
-    found : Diagnosis
-    document : mapping, optional
-        What its folder's JSON knows beyond it: ``origin``.
-    """
-    return _page(found, {**found.to_dict(), "origin": (document or {}).get("origin")})
-
-
-def page_of_document(document: Any) -> Page:
-    """The page of what :meth:`Diagnosis.to_dict` wrote; the file may be a stranger's."""
-    try:
-        return _page(Diagnosis.from_dict(document), document)
-    except IsthmusError:
-        raise
-    # RuntimeError is what torch says of a list that is no list of numbers.
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as problem:
-        must, do = "the JSON must be that of a Diagnosis", "`isthmus diagnose` writes one as diagnosis.json."
-        return fail("report", must, f"{type(problem).__name__}: {problem}", do, error=FileFormatError)
-
-
 _FORCES_TOLD = (
     "Of each hidden representation: towards the origin by the layer before, away from it by the layer after.",
     "At a minimum they cancel (cosine −1) where no hypothesis fails; the state names one that does.",
@@ -95,28 +69,34 @@ _NONNEGATIVITY_TOLD = (
 )
 
 
-def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
+def page_of(found: Diagnosis, *, document: Mapping[str, Any] | None = None) -> Page:
+    """The page of a Diagnosis.
+
+    Parameters
+    ----------
+    found : Diagnosis
+    document : mapping, optional
+        The JSON of its folder, which knows its ``origin`` too.
+    """
     check_choice("report", "verdict", found.verdict, _MEANING)
     if found.rank is not None:
         check_integer("report", "rank", found.rank, low=0, high=10**9)
-    layers = picture.places(found)
+    layers, tables = picture.places(found), tables_of(found)
+    content = found.to_dict() if document is None else document
     origin, quantities = content.get("origin"), content["quantities"]
     title = str((origin or {}).get("weights") or found.whole.get("type") or "Diagnosis")
-    # A name of ten thousand characters is in the table; here it would be the page.
-    answer = Answer(plain(found.sentence, 400), found.verdict, found.isthmus.reasons, _MEANING[found.verdict])
+    where = "Layer by layer" if found.rank is None else "Where the isthmus is"
     sections = [
-        Section(
-            "layers", "Layer by layer" if found.rank is None else "Where the isthmus is", _layers(found, layers), _LEAD
-        ),
-        Section("agreement", "Agreement", _agreement(found), "Do other ways of counting say the same?"),
+        Section("layers", where, _layers(found, layers, tables), _LEAD),
+        Section("agreement", "Agreement", _agreement(found, tables), "Do other ways of counting say the same?"),
         *(_through(key, found, content["layers"]) for key in _SPECTRA),
         frequencies.section(found.layers, layers, found.whole),
         *_mechanics(found),
         Section("network", "The network as a whole", _whole(found, layers, quantities)),
-        Section("notes", "How it was done", _notes(found, quantities)),
+        Section("notes", "How it was done", _notes(found, quantities, tables)),
         origin_section({"data": origin, "parameters": found.settings, "provenance": found.provenance}),
     ]
-    return Page("Diagnosis", title, answer, _facts(found, len(found.layers)), [one for one in sections if one.blocks])
+    return page("Diagnosis", found, _MEANING, _facts(found, len(found.layers)), sections, title=title)
 
 
 def _facts(found: Diagnosis, count: int) -> list[Fact]:
@@ -137,19 +117,15 @@ def _facts(found: Diagnosis, count: int) -> list[Fact]:
     return facts
 
 
-def _layers(found: Diagnosis, layers: Layers) -> list[Block]:
+def _layers(found: Diagnosis, layers: Layers, tables: Mapping[str, list[Block]]) -> list[Block]:
     if not found.layers:
         return []
-    return [picture.counts(found.layers, layers, found.rank), *_table(found, "layers"), *_table(found, "methods")]
+    return [picture.counts(found.layers, layers, found.rank), *tables["layers"], *tables["methods"]]
 
 
-def _table(found: Diagnosis, key: str) -> list[Block]:
-    return [one for one in found.tables() if one.key == key]
-
-
-def _agreement(found: Diagnosis) -> list[Block]:
+def _agreement(found: Diagnosis, tables: Mapping[str, list[Block]]) -> list[Block]:
     figure = picture.agreement(found.agreement, found.rank)
-    return [*([figure] if figure else []), *_table(found, "agreement-numbers")]
+    return [*([figure] if figure else []), *tables["agreement-numbers"]]
 
 
 def _through(key: str, found: Diagnosis, content: Sequence[Mapping[str, Any]]) -> Section:
@@ -229,7 +205,7 @@ def _forces(layers: Any) -> list[Block]:
     return [Table("forces", "Attraction and repulsion", heads, rows, _FORCES_TOLD, folded=len(rows) > 12)]
 
 
-def _notes(found: Diagnosis, quantities: Mapping[str, Any]) -> list[Block]:
+def _notes(found: Diagnosis, quantities: Mapping[str, Any], tables: Mapping[str, list[Block]]) -> list[Block]:
     rows = [
         [str(name), str(one["formula"]), str(one["threshold"] or ""), str(one["version"])]
         for name, one in quantities.items()
@@ -237,4 +213,4 @@ def _notes(found: Diagnosis, quantities: Mapping[str, Any]) -> list[Block]:
     heads = ["number in diagnosis.json", "what it is", "threshold", "since version"]
     definitions = Table("quantities", "What every number is", heads, rows, folded=True)
     notes = [Notes(found.notes)] if found.notes else []
-    return [*notes, *_table(found, "cost"), *([definitions] if rows else [])]
+    return [*notes, *tables["cost"], *([definitions] if rows else [])]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from isthmus._checks import check_choice, check_integer, fail
-from isthmus._errors import FileFormatError, IsthmusError
+from isthmus._checks import check_choice, check_integer
 from isthmus._html import number
 from isthmus.diagnosis import Evidence
 from isthmus.diagnosis._ranks import evidence_table
@@ -19,8 +19,7 @@ from isthmus.discovery._tables import meaning_table
 from isthmus.plotting import discovery as picture
 from isthmus.plotting.diagnosis import agreement
 from isthmus.plotting.figure import Figure, thinned
-from isthmus.report.origin import origin_section
-from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
+from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table, origin_section
 from isthmus.report.profile_page import blocks as profile_blocks
 from isthmus.report.samples import Array, check_samples, samples_of, title
 
@@ -57,21 +56,16 @@ def page_of(
     overview = None
     if found.sensitivity is not None and found.rank > 1:
         overview = picture.overview(found.sensitivity.value, found.feature_names)
-    return _page({**found.to_dict(), **more}, U, columns, overview)
+    return page_of_content({**found.to_dict(), **more}, U, columns, overview)
 
 
-def page_of_document(document: Any) -> Page:
-    """The page of what :meth:`Discovery.to_dict` wrote; the file may be a stranger's."""
-    try:
-        return _page(document, None, {}, None)
-    except IsthmusError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
-        must, do = "the JSON must be that of a Discovery", "`isthmus discover` writes one as discovery.json."
-        return fail("report", must, f"{type(problem).__name__}: {problem}", do, error=FileFormatError)
-
-
-def _page(content: Mapping[str, Any], U: Array | None, columns: dict[str, Array], overview: Figure | None) -> Page:
+def page_of_content(
+    content: Mapping[str, Any],
+    U: Array | None = None,
+    columns: Mapping[str, Array] = MappingProxyType({}),
+    overview: Figure | None = None,
+) -> Page:
+    """The page of what :meth:`Discovery.to_dict` wrote, with what is known beside it."""
     rank = check_integer("report", "rank", content["rank"], low=0, high=10**6)
     check_choice("report", "verdict", content["verdict"], VERDICTS)
     verdict = content["verdict"]
@@ -118,7 +112,7 @@ def _facts(content: Mapping[str, Any], profile: RankProfile | None, walks: list[
     return facts
 
 
-def _coordinates(rank: int, U: Array | None, columns: dict[str, Array]) -> Section:
+def _coordinates(rank: int, U: Array | None, columns: Mapping[str, Array]) -> Section:
     blocks: list[Any] = []
     if U is None and rank:
         blocks.append(Notes([_NO_SAMPLES]))
@@ -147,7 +141,7 @@ def _meaning(coordinates: Sequence[Sequence[dict[str, Any]]], overview: Figure |
     return Section("meaning", "What each coordinate means", blocks, _MEANS)
 
 
-def _truth(rank: int, known: Any, columns: dict[str, Array]) -> Section:
+def _truth(rank: int, known: Any, columns: Mapping[str, Array]) -> Section:
     """Learned against true: where the data were made by somebody who knows."""
     blocks: list[Any] = []
     if known is not None:

@@ -1,16 +1,18 @@
 """What a page is made of, as plain data: an answer, then sections of figures, tables, pictures and facts.
 
-A module of this package turns one kind of result into a :class:`Page`; :mod:`isthmus.report.write` turns any Page into
+A module of this package turns one kind of result into a :class:`Page`; :mod:`isthmus.report.save` turns any Page into
 a file. Nothing here knows of HTML.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import collections
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from isthmus._result import Badge, Table
+from isthmus._html import plain
+from isthmus._result import Badge, Result, Table
 from isthmus.plotting.figure import Figure
 
 
@@ -86,6 +88,7 @@ class Phase:
 
 __all__ = [
     "Answer", "Badge", "Block", "Fact", "Figure", "Notes", "Page", "Phase", "Picture", "Section", "Table", "flat",
+    "page", "tables_of",
 ]  # fmt: skip
 
 Block = Figure | Table | Picture | Notes | Phase
@@ -120,6 +123,26 @@ class Page:
         return [block for section in self.sections for block in section.blocks if isinstance(block, Phase)]
 
 
+def page(
+    subject: str,
+    result: Result,
+    meaning: Mapping[str, str],
+    facts: Sequence[Fact],
+    sections: Iterable[Section],
+    *,
+    title: str = "",
+) -> Page:
+    """The page of a result: its answer, what its verdict means in general, and the sections that have blocks."""
+    # A name of ten thousand characters is in a table; in the sentence it would be the page.
+    answer = Answer(plain(result.sentence, 400), result.verdict, result.reasons, meaning.get(result.verdict, ""))
+    return Page(subject, title or subject, answer, facts, [one for one in sections if one.blocks])
+
+
+def tables_of(result: Result) -> dict[str, list[Block]]:
+    """The tables of a result by their keys; an empty list for what it has not."""
+    return collections.defaultdict(list, {one.key: [one] for one in result.tables()})
+
+
 def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested plain data as (name, text) pairs."""
     pairs: list[tuple[str, str]] = []
@@ -131,3 +154,22 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif value is not None:
             pairs.append((f"{prefix}{key}", f"{value:.6g}" if isinstance(value, float) else str(value)))
     return pairs
+
+
+_TITLES = {
+    "data": "Data",
+    "parameters": "Parameters",
+    "settings": "Settings of the search",
+    "provenance": "Versions, machine and command",
+}
+_LEAD = "Enough to make it again. This page was drawn from the kept result; nothing was computed anew."
+
+
+def origin_section(parts: Mapping[str, Any]) -> Section:
+    """One folded table for each part that is there."""
+    blocks: list[Block] = []
+    for key, content in parts.items():
+        if content and isinstance(content, Mapping):
+            rows = [list(pair) for pair in flat(dict(content))]
+            blocks.append(Table(f"origin-{key}", _TITLES[key], ["name", "value"], rows, folded=True))
+    return Section("origin", "Where this comes from", blocks, _LEAD)

@@ -3,79 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from isthmus._errors import IsthmusError
 from isthmus._html import number, plain
-from isthmus.measures import estimate_costs
-from isthmus.plotting.sweeps import families, losses, norms
-from isthmus.plotting.sweeps_cells import Gathered, gather
-from isthmus.report.origin import origin_section
-from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table
-from isthmus.report.sweep_phase import phase
+from isthmus.plotting.figure import Figure, axis, label, layout, powers, short
+from isthmus.plotting.sweeps import RANKS, axes_of, held, losses, norms
+from isthmus.plotting.sweeps_cells import Gathered, Setting
+from isthmus.report.page import Block, Fact, Notes, Page, Phase, Section, origin_section, page, tables_of
+from isthmus.sweeps.result import ERROR, PROBLEMS, REASONS
 
 if TYPE_CHECKING:
     from isthmus.sweeps.result import SweepResult
 
-#: Reasons beside the answer, rows of problems and of runs, columns of what was measured, characters of an error.
-REASONS, PROBLEMS, RUNS, MEASURED, ERROR = 12, 200, 300, 10, 400
-#: Rows of fitted numbers.
-COSTS = 200
-#: States that a person should look at; the others come to an end by themselves.
-WRONG = ("failed", "diverged", "stale", "interrupted")
-_FIRST = ("rank", "norm", "loss", "cost", "converged", "training")
 _MEANING = {
     "complete": "Every configuration was computed.",
     "incomplete": "Not every configuration was computed yet; what is shown is what there is.",
     "failures": "Some configurations failed or diverged; they are listed first.",
     "empty": "There is no configuration.",
 }
-_FITTED = (
-    "‖θ‖² = L·R0 + R1 + R2/L by least squares over the depths at which the rank was found, with 95 % intervals; R2 "
-    "needs four depths. “Not affine”: the norms break, and the numbers describe no one function."
-)
 _PHASE = "Which rank the networks end with, setting by setting, and how far the seeds agree."
 _NORMS = "At depths of one rank R0, ‖θ‖² ≈ L·R0 + R1."
 
 
 def page_of(result: SweepResult) -> Page:
     """The page of a SweepResult; of its folder only the spectra are read."""
-    found = gather(result.frame, result.names)
-    counts = result.counts
-    known = families(found, estimate_costs)
-    fitted: list[Block] = [norms(found, known), _costs(found, known)] if known else []
+    found, tables = result.gathered, tables_of(result)
+    more = result.problems[REASONS : REASONS + PROBLEMS]
+    notes: list[Block] = [Notes([plain(text, ERROR) for text in more])] if more else []
+    diagram: list[Block] = [*phase(result, found), *tables["settings"]] if found.settings else []
+    fitted: list[Block] = [norms(found, result.families), *tables["costs"]] if result.families else []
     sections = [
-        Section("problems", "What went wrong", _problems(result)),
-        Section("ranks", "Ranks", phase(result, found) if found.settings else [], _PHASE),
+        Section("problems", "What went wrong", [*notes, *tables["problems"]]),
+        Section("ranks", "Ranks", diagram, _PHASE),
         Section("norms", "Parameter norm and depth", fitted, _NORMS),
         Section("losses", "Losses", losses(found)),
-        Section("runs", "All runs", _runs(result)),
+        Section("runs", "All runs", tables["runs"]),
         origin_section({"parameters": _origin(result)}),
     ]
-    verdict = _verdict(counts)
-    reasons = [plain(text, ERROR) for text in result.problems[:REASONS]]
-    answer = Answer(_sentence(result, found), verdict, reasons, _MEANING[verdict])
     title = f"{result.experiment}: {result.title}" if result.title else result.experiment
-    return Page("Sweep", plain(title, 200), answer, _facts(result, found), [one for one in sections if one.blocks])
-
-
-def _verdict(counts: dict[str, int]) -> str:
-    if not counts:
-        return "empty"
-    if counts.get("failed", 0) + counts.get("diverged", 0):
-        return "failures"
-    return "complete" if set(counts) == {"done"} else "incomplete"
-
-
-def _sentence(result: SweepResult, found: Gathered) -> str:
-    done, whole = result.counts.get("done", 0), len(result.frame)
-    first = f"{done:,} of {whole:,} runs are done" if done != whole else f"All {whole:,} runs are done"
-    ranks = found.ranks()
-    if not ranks:
-        return f"{first}."
-    span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks from {ranks[0]} to {ranks[-1]}"
-    return f"{first}; they end with {span}." if done else f"{first}."
+    return page("Sweep", result, _MEANING, _facts(result, found), sections, title=plain(title, 200))
 
 
 def _facts(result: SweepResult, found: Gathered) -> list[Fact]:
@@ -97,72 +67,6 @@ def _facts(result: SweepResult, found: Gathered) -> list[Fact]:
     return facts
 
 
-def _costs(found: Gathered, known: list[Any]) -> Table:
-    rows = []
-    for at, parts in known:
-        for piece in parts:
-            if piece.fit is None:
-                continue
-            fit, depths = piece.fit, len(np.unique(piece.depths))
-            numbers = [_interval(one) for one in (fit.R0, fit.R1)]
-            rows.append([found.where(at) or "all", piece.rank, depths, len(piece.keys), *numbers, fit.state])
-    left = f"The first {COSTS} of {len(rows):,} rows." if len(rows) > COSTS else ""
-    heads = ["at", "rank", "depths", "networks", "R0, the slope", "R1", "state"]
-    return Table("costs", "R0 and R1 of each rank", heads, rows[:COSTS], [_FITTED, left], folded=len(rows) > 12)
-
-
-def _interval(one: Any) -> str:
-    return f"{one.value:.4g} ({one.low:.4g} … {one.high:.4g})" if math.isfinite(one.value) else "—"
-
-
-def _problems(result: SweepResult) -> list[Block]:
-    """What the answer has no room for, and every run that a person should look at."""
-    more = result.problems[REASONS : REASONS + PROBLEMS]
-    blocks: list[Block] = [Notes([plain(text, ERROR) for text in more])] if more else []
-    frame: Any = _single(result)
-    order = {state: place for place, state in enumerate(WRONG)}
-    wrong = frame[frame["state"].isin(WRONG)]
-    wrong = wrong.assign(_place=wrong["state"].map(order)).sort_values("_place", kind="stable")
-    if not len(wrong):
-        return blocks
-    rows = []
-    for key, row in list(zip(wrong.index, wrong.to_dict("records")))[:PROBLEMS]:
-        error = row.get("error")
-        told = plain(error, ERROR) if isinstance(error, str) else ""
-        rows.append([Badge(str(row["state"])), *[_cell(row[name]) for name in (*result.names, "seed")], told, str(key)])
-    left = len(wrong) - len(rows)
-    reading = [f"{left:,} more are left out here: {_where(result)}."] if left else []
-    heads = ["state", *[plain(name, 40) for name in result.names], "seed", "error", "key"]
-    return [*blocks, Table("problems", "Runs that need a look", heads, rows, reading)]
-
-
-def _runs(result: SweepResult) -> list[Block]:
-    frame: Any = _single(result)
-    if not len(frame):
-        return []
-    names = [*result.names, "seed"]
-    measured = sorted(result.measured, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-    measured = list(dict.fromkeys(name for name in measured if name not in names))
-    columns = [*names, *measured[:MEASURED], *(["seconds"] if "seconds" in frame.columns else [])]
-    shown = frame.sort_values(names, kind="stable", key=lambda column: column.map(_sortable)).head(RUNS)
-    rows = [
-        [Badge(str(row["state"])), *[_cell(row[name]) for name in columns], str(key)]
-        for key, row in zip(shown.index, shown.to_dict("records"))
-    ]
-    reading = []
-    if left := len(frame) - len(rows):
-        reading.append(f"The first {len(rows):,} of {len(frame):,}; {left:,} are left out here: {_where(result)}.")
-    if len(measured) > MEASURED:
-        reading.append(f"{len(measured) - MEASURED} more measured numbers are in the folder.")
-    heads = ["state", *[plain(name, 40) for name in columns], "key"]
-    return [Table("runs", "One row for each run", heads, rows, reading, folded=len(rows) > 30)]
-
-
-def _where(result: SweepResult) -> str:
-    """Where all of them are."""
-    return "`isthmus runs` on the sweep's folder lists all" if result.folder else "`to_frame()` of the result has all"
-
-
 def _origin(result: SweepResult) -> dict[str, Any]:
     # The folder by its name alone: where it stands on somebody's machine is nobody's business.
     folder = "" if result.folder is None else result.folder.name
@@ -171,22 +75,220 @@ def _origin(result: SweepResult) -> dict[str, Any]:
     return {key: plain(value, 200) for key, value in found.items() if value}
 
 
-def _single(result: SweepResult) -> Any:
-    """The frame with one column of each name."""
-    return result.frame.loc[:, ~result.frame.columns.duplicated()]
+#: Runs and numbers up to which the spectra of all layers are kept; beyond, that of the middle layer.
+ALL_LAYERS, NUMBERS = 500, 250_000
+#: Values of a spectrum, and of one among very many; values below the floor are drawn at it.
+VALUES, FEWER, FLOOR = 12, 8, 1e-6
+#: From this agreement on a cell is dark enough for light letters; characters of a label, of an error, of all errors.
+SURE, LABEL, MESSAGE, ERRORS = 0.85, 18, 300, 400_000
+#: The figure that shows what is inside a cell.
+INSIDE = "cell"
+#: What a table of a cell shows of its runs, where it was measured.
+_SHOWN = {"rank": "rank", "norm": "‖θ‖²", "loss": "loss", "cost": "cost", "training": "training"}
+
+_READING = (
+    "Each cell is one setting. Its number and colour are the rank that most of its seeds ended with, of equally "
+    "frequent ones the smallest. The paler a cell, the fewer seeds agree.",
+    "Cells are equally large, so that a geometric range reads as a logarithmic axis.",
+    "Click a cell, or walk with the arrow keys and press Enter, to see its runs below.",
+)
+_STATES = (
+    "Each cell is one setting: how many of its runs are done. No rank was measured, so nothing is coloured.",
+    "Click a cell, or walk with the arrow keys and press Enter, to see its runs below.",
+)
+_MENUS = "Choose which two parameters to show; the others are held at what their menus say."
+_SPECTRA = (
+    "Singular values of the weights of every network in the chosen cell, from the inputs at the left to the outputs at "
+    "the right. Colours are seeds; the values that the rank counts are strong, the others thin.",
+    "A bottleneck is a few strong lines that stay level through the middle while all others are far below.",
+    "What is below 10⁻⁶ is drawn at the bottom. A click on a seed's name hides it.",
+)
+_MIDDLE = (
+    "Singular values of the weights in the middle layer of every network in the chosen cell, falling; colours are "
+    "seeds. A rank shows as a cliff.",
+    "What is below 10⁻⁶ is drawn at the bottom. A click on a seed's name hides it.",
+)
 
 
-def _sortable(value: Any) -> tuple[int, float, str]:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return (0, float(value), "") if math.isfinite(value) else (2, 0.0, "")
-    return (1, 0.0, str(value))
+def phase(result: SweepResult, found: Gathered) -> list[Phase | Figure]:
+    """The diagram, and below it the figure of the spectra of one cell, if there are any."""
+    ranked = bool(found.ranks())
+    across, up = (None if name is None else found.place(name) for name in axes_of(found))
+    at = held(found, [found.swept[i].name for i in (across, up) if i is not None], None)
+    keys = [key for one in found.settings for key in one.keys]
+    spectra, layered = _spectra(result, found, keys)
+    place = {key: row for row, key in enumerate(keys)}
+    heads, runs = _runs(result, keys)
+    cells = [[list(one.at), *_face(one, ranked), one.told, place[one.keys[0]], len(one.keys)] for one in found.settings]
+    seen = [i for i, one in enumerate(found.settings) if one.measured and _seen(one, at)]
+    names = [plain(one.name, 40) for one in found.swept]
+    content = {
+        "names": names,
+        "titles": [f"{n} (logarithmic)" if one.logarithmic else n for n, one in zip(names, found.swept)],
+        "labels": [[plain(text, LABEL) for text in one.labels] for one in found.swept],
+        "across": across,
+        "up": up,
+        "held": [max(place, 0) for place in at],
+        "cells": cells,
+        "first": seen[len(seen) // 2] if seen else 0,
+        "heads": heads,
+        "runs": runs,
+        "caption": "Spectra" if layered else "Spectrum of the middle layer",
+        "layers": layered,
+        "spectra": spectra,
+    }
+    reading = [*(_READING if ranked else _STATES), *([_MENUS] if len(found.swept) > 2 else [])]
+    has_spectra = any(spectra)
+    title = "Rank over the settings" if ranked else "What was computed"
+    figure = INSIDE if has_spectra else ""
+    drawn = Phase("phase", title, content, _rows(found, across, up, at), _marks(found), reading, figure)
+    return [drawn, _inside(content, len(keys))] if has_spectra else [drawn]
 
 
-def _cell(value: Any) -> Any:
-    """A number as a number, a whole one without a point; everything else as text."""
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(value, bool) or value is None:
-        return "" if value is None else str(value).lower()
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 1e15 else value
-    return value if isinstance(value, int) else plain(value, 200)
+def _seen(one: Setting, at: tuple[int, ...]) -> bool:
+    return all(there in (-1, here) for here, there in zip(one.at, at))
+
+
+def _face(one: Setting, ranked: bool) -> tuple[str, str, float | None]:
+    """What a cell says, its class, and how many agree."""
+    bad = one.states.get("failed", 0) + one.states.get("diverged", 0)
+    if not ranked:
+        done = one.states.get("done", 0)
+        return f"{done}/{len(one.keys)}", f"unmeasured{' bad' if bad else ''}", None
+    if one.rank is None:
+        return ("×", "unmeasured bad", None) if bad else ("·", "unmeasured", None)
+    kind = f"rank r{min(one.rank, len(RANKS) - 1)}{' firm' if one.agreement >= SURE else ''}"
+    return str(one.rank), f"{kind}{' wanting' if one.wanting else ''}", float(f"{one.agreement:.3g}")
+
+
+def _rows(
+    found: Gathered, across: int | None, up: int | None, at: tuple[int, ...]
+) -> list[tuple[str, list[int | None]]]:
+    """The first view from the top, as it is seen without a script."""
+    where = {one.at: index for index, one in enumerate(found.settings)}
+    counts = [1 if i is None else len(found.swept[i].values) for i in (across, up)]
+    rows = []
+    for row in reversed(range(counts[1])):
+        line = []
+        for column in range(counts[0]):
+            spot = [max(place, 0) for place in at]
+            for i, value in ((across, column), (up, row)):
+                if i is not None:
+                    spot[i] = value
+            line.append(where.get(tuple(spot)))
+        rows.append(("" if up is None else plain(found.swept[up].labels[row], LABEL), line))
+    return rows
+
+
+def _marks(found: Gathered) -> list[tuple[str, str, str]]:
+    """The legend: every rank that occurs, and the other looks a cell may have here."""
+    ranks, top = found.ranks(), len(RANKS) - 1
+    marks = []
+    for rank in ranks:
+        if rank < top or rank == min(one for one in ranks if one >= top):
+            beyond = " and more" if rank >= top and max(ranks) > rank else ""
+            told = "nothing left" if rank == 0 else f"rank {rank}{beyond}"
+            marks.append((str(rank), f"rank firm r{min(rank, top)}", told))
+    if any(one.measured and one.agreement < 1 for one in found.settings):
+        marks.append(("", "rank pale", "fewer seeds agree"))
+    if any(one.measured and one.wanting for one in found.settings):
+        marks.append(("", "rank wanting", "some runs failed, diverged or are missing"))
+    empty = {_face(one, bool(ranks))[0] for one in found.settings if ranks and one.rank is None}
+    told = {
+        "×": ("unmeasured bad", "nothing measured: failed or diverged"),
+        "·": ("unmeasured", "nothing measured yet"),
+    }
+    marks += [(text, *told[text]) for text in sorted(empty)]
+    return marks
+
+
+def _runs(result: SweepResult, keys: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Rows of the small tables, all cells as texts."""
+    frame = result.frame.loc[:, ~result.frame.columns.duplicated()]
+    # A swept parameter stands above the table already.
+    columns = ["seed", "state", *(name for name in _SHOWN if name in frame.columns and name not in result.names)]
+    heads = [_SHOWN.get(name, name) for name in columns]
+    rows = zip(*(frame[name].tolist() for name in columns))
+    texts = {str(key): [*map(_told, row), str(key)] for key, row in zip(frame.index, rows)}
+    errors = frame["error"].tolist() if "error" in frame.columns else []
+    if any(isinstance(error, str) and error for error in errors):
+        heads.append("error")
+        limit = min(MESSAGE, max(20, ERRORS // len(errors)))
+        for row, error in zip(texts.values(), errors):
+            row.append(plain(error, limit) if isinstance(error, str) else "")
+    return [*heads[: len(columns)], "key", *heads[len(columns) :]], [texts[key] for key in keys]
+
+
+def _told(value: Any, limit: int = 60) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else plain(value, limit)
+
+
+def _spectra(result: SweepResult, found: Gathered, keys: list[str]) -> tuple[list[Any], bool]:
+    """For each run its label, its rank and its values by number and layer; whether that is all layers."""
+    seeds = dict(zip([str(key) for key in result.frame.index], result.frame["seed"].tolist()))
+    ranks = found.numbers.get("rank", {})
+    layered = len(keys) <= ALL_LAYERS
+    tables: dict[str, np.ndarray] = {}
+    for key in keys:
+        values = _table(result, key)
+        if values is not None:
+            tables[key] = values if layered else _middle(values)
+    if layered and sum(values.size for values in tables.values()) > NUMBERS:
+        layered, tables = False, {key: _middle(values) for key, values in tables.items()}
+    rows: list[Any] = []
+    for key in keys:
+        if key not in tables:
+            rows.append(None)
+            continue
+        rank = ranks.get(key, math.nan)
+        count = int(rank) if math.isfinite(rank) else None
+        told = label(f"seed {_told(seeds[key])}" + ("" if count is None else f": rank {count}"))
+        rows.append([told, count, _brief(tables[key].T if layered else tables[key])])
+    return rows, layered
+
+
+def _middle(values: np.ndarray) -> np.ndarray:
+    return values[len(values) // 2, :FEWER]
+
+
+def _brief(values: np.ndarray) -> list[Any]:
+    """Numbers of three digits, at least the floor; None where a layer has fewer."""
+    if values.ndim > 1:
+        return [_brief(row) for row in values]
+    return [float(f"{max(value, FLOOR):.3g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _table(result: SweepResult, key: str) -> np.ndarray | None:
+    """(layers, values) of a run; None where there is none, or what is there is none."""
+    try:
+        values = np.asarray(result.spectra[key], dtype=np.float64)
+    except (KeyError, OSError, IsthmusError):
+        return None
+    return values[:, :VALUES] if values.ndim == 2 and values.size else None
+
+
+def _inside(content: dict[str, Any], runs: int) -> Figure:
+    layered = content["layers"]
+    top = max(_all(row[2] for row in content["spectra"] if row is not None), default=1.0)
+    up = axis("singular value", **powers(FLOOR, max(top, 1.0)), range=[math.log10(FLOOR) - 0.2, _ceiling(top)])
+    across = axis("layer" if layered else "singular value number", dtick=1, showgrid=False)
+    chart = layout(across, up) | {"showlegend": True}
+    reading: list[str] = [*(_SPECTRA if layered else _MIDDLE)]
+    if not layered:
+        reading.append(f"Of so many runs ({runs:,}) only the middle layer is kept here; the folder has all layers.")
+    told = "Singular values of the networks of the chosen cell."
+    return Figure(INSIDE, content["caption"], [], chart, reading, told, 460)
+
+
+def _ceiling(top: float) -> float:
+    return short(math.log10(max(top, 1.0)) + 0.15)[0]
+
+
+def _all(values: Iterable[Any]) -> Iterable[float]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _all(value)
+        elif value is not None:
+            yield value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from isthmus.claims import CLAIMS, Verdict, Verdicts
 from isthmus.plotting.figure import Figure, axis, layout
 from isthmus.plotting.verdicts import margins
-from isthmus.report.page import Answer, Block, Fact, Notes, Page, Section
+from isthmus.report.page import Block, Fact, Notes, Page, Section, page, tables_of
 
 _MEANING = {
     "holds": "No claim fails; those that are not applicable say why.",
@@ -19,52 +20,23 @@ _MEANING = {
 
 def page_of(found: Verdicts) -> Page:
     """The page of what claims said."""
-    counts, status = found.counts, found.verdict
-    tables: dict[str, list[Block]] = {one.key: [one] for one in found.tables()}
-    facts = [Fact(word, str(count), f"of {len(found)} claims") for word, count in counts.items()]
-    blocks: list[Block] = []
-    judged = list(found.judged)
-    if judged:
-        blocks.append(margins(judged, {v.claim: CLAIMS[v.claim].title for v in judged}))
+    tables, judged = tables_of(found), list(found.judged)
+    facts = [Fact(word, str(count), f"of {len(found)} claims") for word, count in found.counts.items()]
+    blocks: list[Block] = [margins(judged, {v.claim: CLAIMS[v.claim].title for v in judged})] if judged else []
+    lead = "A claim says something only where all are met."
     sections = [
         Section("margin", "How much room is left", blocks),
-        Section(
-            "claims",
-            "Claim by claim",
-            tables.get("verdicts", []),
-            "Both sides, at the place where they are nearest.",
-        ),
-        Section(
-            "parts",
-            "Part by part",
-            tables.get("parts", []),
-            "The statements of each claim, judged apart.",
-        ),
-        Section(
-            "silent",
-            "Not applicable",
-            tables.get("silent", []),
-            "Why, and what you can supply.",
-        ),
-        Section(
-            "hypotheses",
-            "Hypotheses",
-            tables.get("assumed", []),
-            "A claim says something only where all are met.",
-        ),
+        Section("claims", "Claim by claim", tables["verdicts"], "Both sides, at the place where they are nearest."),
+        Section("parts", "Part by part", tables["parts"], "The statements of each claim, judged apart."),
+        Section("silent", "Not applicable", tables["silent"], "Why, and what you can supply."),
+        Section("hypotheses", "Hypotheses", tables["assumed"], lead),
         *_pictures(judged),
-        Section(
-            "statements",
-            "Statements",
-            tables.get("statements", []),
-            "What each claim says, and where.",
-        ),
+        Section("statements", "Statements", tables["statements"], "What each claim says, and where."),
         Section("about", "About", [Notes([found.about])]),
     ]
-    answer = Answer(
-        found.sentence, status, [*found.reasons, *([found.closing] if found.closing else [])], _MEANING[status]
-    )
-    return Page("Verdicts", "Theorems", answer, facts, [one for one in sections if one.blocks])
+    made = page("Verdicts", found, _MEANING, facts, sections, title="Theorems")
+    more = [found.closing] if found.closing else []
+    return replace(made, answer=replace(made.answer, reasons=[*found.reasons, *more]))
 
 
 def _pictures(judged: list[Verdict]) -> list[Section]:

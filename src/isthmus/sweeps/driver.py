@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from typing import Any
 from isthmus._checks import check_choice, check_integer, fail
 from isthmus._live import LIVE, LiveRecord, forget
 from isthmus._progress import ProgressFactory, progress, silent
-from isthmus.engines.base import Engine, Failure, Finished, Task
-from isthmus.sweeps.folder import SweepFolder, refuse, rescue
+from isthmus.engines.base import PLACES, Failure, Finished, Task, computed
 from isthmus.sweeps.places import FINISHED, PROGRESS
 from isthmus.sweeps.plan import Configuration
 from isthmus.sweeps.reading import read
+from isthmus.sweeps.records import SweepFolder, refuse, rescue
 from isthmus.sweeps.result import SweepResult
 from isthmus.sweeps.subjects import Subject, subject_of
 
@@ -38,7 +38,7 @@ def sweep(
     base: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
     quick: bool = False,
-    engine: str | Engine = "local",
+    engine: str | Executor = "local",
     workers: int | None = None,
     threads: int = 1,
     address: str | None = None,
@@ -70,13 +70,15 @@ def sweep(
         For ``"discover"``: ``X``, ``Y`` and where wanted ``groups`` and ``time``.
     quick : bool
         Start from the quick variant.
-    engine : {"local", "ray"} or Engine
+    engine : {"local", "ray"} or Executor
+        Processes of this machine, a Ray cluster, or any executor of :mod:`concurrent.futures`, which is left open:
+        ``dask.distributed.Client(…).get_executor()``.
     workers : int, optional
         Processes; by default as many as cores and memory allow.
     threads : int
         Of each process.
     address : str, optional
-        Of a Ray cluster.
+        Of a Ray cluster; one on this machine, or the connection that this process has, unless given.
     together : int, optional
         How many networks of one shape may be trained in one computation, at most; by default 16 where the experiment
         can. 1 trains each for itself: only then are results bitwise those of a single run.
@@ -102,45 +104,48 @@ def sweep(
     subject = subject_of(experiment, quick=quick, data=data, base=base or {})
     plan = subject.plan(grid or {}, seeds, about or {})
     limit = TOGETHER if together is None else check_integer(_WHO, "together", together, low=1, high=1024)
-    places = make_engine(engine, workers=workers, threads=threads, address=address)
+    if not isinstance(engine, Executor):
+        check_choice(_WHO, "engine", engine, ENGINES)
+    if address is not None and engine != "ray":
+        fail(_WHO, "`address` belongs to engine 'ray'", repr(address), "Pass engine='ray', or leave it out.")
     show = show_progress if callable(show_progress) else progress if show_progress else silent
     with SweepFolder.of(out, plan, _teller(show_progress)) as folder:
         keys = folder.open_keys(retry_failed=retry_failed)
         if keys:
             every = folder.plan.configurations()
-            tasks = make_tasks(subject, [every[key] for key in keys], limit, places)
-            _work(folder, tasks, places, show, _teller(show_progress))
+            executor = make_engine(engine, workers=workers, threads=threads, address=address)
+            try:
+                places = getattr(executor, "places", PLACES)
+                tasks = make_tasks(subject, [every[key] for key in keys], limit, places)
+                _work(folder, tasks, executor, show, _teller(show_progress))
+            finally:
+                if executor is not engine:
+                    executor.shutdown(cancel_futures=True)
     return read(folder.path, experiment=subject.kind)
 
 
 def make_engine(
-    engine: str | Engine, *, workers: int | None = None, threads: int = 1, address: str | None = None
-) -> Engine:
-    """The engine of a name, or the one given."""
-    if isinstance(engine, Engine):
+    engine: str | Executor, *, workers: int | None = None, threads: int = 1, address: str | None = None
+) -> Executor:
+    """The executor of a name, or the one given."""
+    if isinstance(engine, Executor):
         return engine
-    check_choice(_WHO, "engine", engine, ENGINES)
     if engine == "ray":
-        if importlib.util.find_spec("ray") is None:
-            fail(_WHO, "engine 'ray' must have Ray", "no Ray here", "Install it: pip install 'isthmus[ray]'.")
-        from isthmus.engines.ray import RayEngine
+        from isthmus.engines.ray import RayExecutor
 
-        return RayEngine(address=address, workers=workers, threads=threads)
-    from isthmus.engines.local import LocalEngine
+        return RayExecutor(address, workers=workers, threads=threads)
+    from isthmus.engines.local import Processes
 
-    if address is not None:
-        fail(_WHO, "`address` belongs to engine 'ray'", repr(address), "Pass engine='ray', or leave it out.")
-    return LocalEngine(workers, threads=threads)
+    return Processes(workers, threads=threads)
 
 
-def make_tasks(subject: Subject, points: Sequence[Configuration], limit: int, engine: Engine) -> list[Task]:
+def make_tasks(subject: Subject, points: Sequence[Configuration], limit: int, places: int) -> list[Task]:
     """Configurations as tasks: those that take longest first, those of one shape together, up to ``limit``."""
     ordered = sorted(points, key=lambda one: -subject.lasting(one.parameters))
     groups: dict[Any, list[Configuration]] = collections.defaultdict(list)
     for one in ordered:
         shape = subject.shape(one.parameters) if limit > 1 else None
         groups[one.key if shape is None else ("shape", *shape)].append(one)
-    places = engine.places()
     tasks = []
     for group in groups.values():
         # Not all in one while other places are empty.
@@ -154,21 +159,21 @@ def make_tasks(subject: Subject, points: Sequence[Configuration], limit: int, en
 
 
 def _work(
-    folder: SweepFolder, tasks: Sequence[Task], engine: Engine, show: ProgressFactory, tell: Callable[[str], None]
+    folder: SweepFolder, tasks: Sequence[Task], executor: Executor, show: ProgressFactory, tell: Callable[[str], None]
 ) -> None:
     """Compute the tasks and keep what comes."""
     running: dict[str, None] = {}
     counts: collections.Counter[str] = collections.Counter()
 
-    def started(task: Task, where: str) -> None:
-        folder.begin(task, where)
+    def started(task: Task) -> None:
+        folder.begin(task)
         running.update(dict.fromkeys(task.keys))
 
     told = f"Sweep of {folder.plan.experiment}: {folder.plan.title}."
     record = LiveRecord(Path(folder.path, PROGRESS, LIVE), sentence=told, command=sys.argv[1:])
     total = sum(len(task.keys) for task in tasks)
     with record, record.beside(show)(total, f"sweep {folder.plan.experiment}") as bar:
-        results = engine.run(tasks, started)
+        results = computed(executor, tasks, started)
         try:
             for finished in results:
                 state = _kept(folder, finished, results)
@@ -180,13 +185,13 @@ def _work(
                     1, **{word: counts[word] for word in (*FINISHED, "failed") if counts[word] or word == "done"}
                 )
         finally:
-            _close(results)
+            results.close()
             folder.interrupt(list(running))
     # Who follows it sees the sweep's own files from here on.
     forget(record.path)
 
 
-def _kept(folder: SweepFolder, finished: Finished, results: Iterator[Finished]) -> str:
+def _kept(folder: SweepFolder, finished: Finished, results: Generator[Finished, None, None]) -> str:
     """Write what came; a Run that cannot be written as such has failed.
 
     If it is the file system that refuses, computing stops, and the Run is saved elsewhere if there is room.
@@ -197,7 +202,7 @@ def _kept(folder: SweepFolder, finished: Finished, results: Iterator[Finished]) 
         problem = _of_the_system(error)
         if problem is None and finished.run is not None:
             return _kept(folder, replace(finished, run=None, failure=Failure.of(error)), results)
-    _close(results)
+    results.close()
     where, gone = rescue([finished.run] if finished.run is not None else [])
     more = f"; computing has stopped, and all that was finished before is safe in {folder.path.name}"
     if gone:
@@ -212,12 +217,6 @@ def _of_the_system(error: BaseException | None) -> OSError | None:
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
-
-
-def _close(results: Iterator[Finished]) -> None:
-    close = getattr(results, "close", None)
-    if close is not None:
-        close()
 
 
 def _teller(show_progress: bool | ProgressFactory) -> Callable[[str], None]:

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isthmus._inside import Inside
-from isthmus.sweeps.pending import read_pending
-from isthmus.sweeps.places import FINISHED, INDEX, RUNS, SWEEP, digest_of, is_key, number, read_small
+from isthmus.sweeps.places import FINISHED, INDEX, RUNS, SWEEP, digest_of, is_key, number, read_pending, read_small
 
 FORMAT, SCHEMA = "isthmus sweep index", 1
 _MOST_BYTES = 2**30

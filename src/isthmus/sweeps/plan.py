@@ -7,9 +7,12 @@ can be looked at where the experiment's class is not at hand.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from decimal import Decimal, InvalidOperation
+from typing import Any, NoReturn
 
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
@@ -170,3 +173,153 @@ def _shown(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return value[0] if len(value) == 1 else ",".join(map(str, value))
     return value
+
+
+#: Values of one parameter, and configurations of one grid.
+MOST_VALUES, MOST = 10_000, 50_000
+_HOW = "Write 2,4,8 or 4:30:2 (ends included) or 1e-4:1e-1:log7 or 0:1:lin5."
+_SPACED = re.compile(r"(log|lin)(\d+)")
+_TRUTH = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+
+
+def read_values(who: str, name: str, kind: type, given: Any, *, words: Mapping[str, Any] | None = None) -> list[Any]:
+    """The values that ``given`` stands for, in order and without repetition.
+
+    Parameters
+    ----------
+    who, name : str
+        For messages.
+    kind : {int, float, bool, str}
+        Type of a value.
+    given : str, number or sequence
+        Parts separated by commas. A part is a value, or for numbers ``start:stop``, ``start:stop:step``,
+        ``start:stop:linN`` or ``start:stop:logN``, ends included. A sequence may hold values or such texts.
+    words : mapping, optional
+        Texts that stand for themselves or another value whatever the type: ``{"auto": "auto"}``.
+
+    Examples
+    --------
+    >>> read_values("sweep", "depth", int, "4:10:2")
+    [4, 6, 8, 10]
+    >>> read_values("sweep", "ridge", float, "1e-4:1e-1:log4")
+    [0.0001, 0.001, 0.01, 0.1]
+    >>> read_values("sweep", "width", int, [8, "16:32:16"])
+    [8, 16, 32]
+    """
+    if isinstance(given, (str, int, float, bool)) or given is None or not isinstance(given, Iterable):
+        given = [given]
+    values: list[Any] = []
+    for item in given:
+        if isinstance(item, str):
+            # A value may hold a comma only where it is text given in a sequence of Python, which nobody needs.
+            for part in (piece.strip() for piece in item.split(",")):
+                values += _part(who, name, kind, part, words or {})
+        else:
+            values.append(_converted(who, name, kind, item, words or {}))
+        if len(values) > MOST_VALUES:
+            fail(who, f"`{name}` must have at most {MOST_VALUES} values", "more", "Take a coarser step.")
+    if not values:
+        fail(who, f"`{name}` must have at least one value", repr(given), _HOW)
+    return list(dict.fromkeys(values))
+
+
+def count(axes: Mapping[str, Sequence[Any]]) -> int:
+    """How many configurations the product of the axes has."""
+    return math.prod(len(values) for values in axes.values())
+
+
+def check_count(who: str, axes: Mapping[str, Sequence[Any]]) -> int:
+    """The same, or fail if there are too many."""
+    found = count(axes)
+    if found > MOST:
+        factors = " × ".join(f"{len(values)} of {name}" for name, values in axes.items())
+        do = "Take coarser steps or fewer seeds, or several sweeps in folders of their own."
+        fail(who, f"a grid must have at most {MOST} configurations", f"{found} ({factors})", do)
+    return found
+
+
+def _part(who: str, name: str, kind: type, text: str, words: Mapping[str, Any]) -> list[Any]:
+    if text in words:
+        return [words[text]]
+    if ":" not in text or kind not in (int, float):
+        return [_value(who, name, kind, text)]
+    pieces = [piece.strip() for piece in text.split(":")]
+    if len(pieces) not in (2, 3) or (len(pieces) == 2 and kind is float):
+        _bad(who, name, kind, text)
+    start, stop = (_decimal(who, name, kind, piece) for piece in pieces[:2])
+    last = pieces[2] if len(pieces) == 3 else "1"
+    if spaced := _SPACED.fullmatch(last):
+        return _spaced(who, name, kind, text, (float(start), float(stop)), spaced[1], int(spaced[2]))
+    step = _decimal(who, name, kind, last)
+    if step == 0 or (stop - start) * step < 0:
+        do = f"Give a step that leads from {pieces[0]} to {pieces[1]}."
+        fail(who, f"`{name}` must have a step that reaches the end", repr(text), do)
+    steps = int((stop - start) / step)
+    if steps >= MOST_VALUES:
+        fail(who, f"`{name}` must have at most {MOST_VALUES} values", f"{text!r}: {steps + 1}", "Take a coarser step.")
+    # In decimals: 0:1:0.1 has the values that were written, not sums of roundings.
+    return [kind(start + i * step) for i in range(steps + 1)]
+
+
+def _spaced(
+    who: str, name: str, kind: type, text: str, ends: tuple[float, float], how: str, number: int
+) -> list[int | float]:
+    low, high = ends
+    if not 1 <= number <= MOST_VALUES or (number == 1 and low != high):
+        fail(who, f"`{name}` must have 2 to {MOST_VALUES} values from end to end", repr(text), _HOW)
+    if how == "log" and (low <= 0 or high <= 0):
+        fail(who, f"`{name}` must have positive ends for a logarithmic range", repr(text), "Write linN, or move them.")
+    if number == 1:
+        return [kind(low)]
+    if how == "log":
+        low, high = math.log10(low), math.log10(high)
+    inner = [low + (high - low) * i / (number - 1) for i in range(1, number - 1)]
+    # Twelve digits: a value is the same on every machine, and so is the key made of it.
+    middle = [float(f"{10**x if how == 'log' else x:.12g}") for x in inner]
+    return [kind(round(x)) if kind is int else x for x in (ends[0], *middle, ends[1])]
+
+
+def _decimal(who: str, name: str, kind: type, text: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        _bad(who, name, kind, text)
+    if not math.isfinite(float(number)) or (kind is int and number != number.to_integral_value()):
+        _bad(who, name, kind, text)
+    return number
+
+
+def _value(who: str, name: str, kind: type, text: str) -> Any:
+    try:
+        if kind is bool:
+            return _TRUTH[text.lower()]
+        if kind is str:
+            if not text:
+                raise ValueError(text)  # noqa: TRY301 - one message for all
+            return text
+        # 1e3 is an integer to whoever types it.
+        number = _decimal(who, name, kind, text)
+        return kind(number)
+    except (ValueError, KeyError):
+        _bad(who, name, kind, text)
+
+
+def _converted(who: str, name: str, kind: type, given: Any, words: Mapping[str, Any]) -> Any:
+    value: Any = given
+    if hasattr(given, "item"):
+        value = given.item()
+    if value is None:
+        return None if None in words.values() else _bad(who, name, kind, "None")
+    if type(value) is kind and (kind is not float or math.isfinite(value)):
+        return value
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    do = "Pass values of that type, or a text: " + _HOW
+    return fail(who, f"`{name}` must be {kind.__name__}", f"{type(value).__name__} {value!r}", do)
+
+
+def _bad(who: str, name: str, kind: type, text: str) -> NoReturn:
+    what = {bool: "true or false", str: "texts separated by commas"}.get(kind, f"{kind.__name__}s or a range of them")
+    fail(who, f"`{name}` must be {what}", repr(text), _HOW)

@@ -39,7 +39,7 @@ def look(folder: str | os.PathLike[str], *, rebuild: bool = False) -> Index:
     if index is not None and not stale:
         return index
     from isthmus._errors import IsthmusError
-    from isthmus.sweeps.lock import holder
+    from isthmus.sweeps.places import holder
     from isthmus.sweeps.records import make_index, read_plan, refresh, write_index
 
     plan = read_plan(folder)

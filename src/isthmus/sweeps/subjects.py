@@ -16,8 +16,7 @@ from isthmus._settings import KINDS, Settings
 from isthmus.engines.base import DISCOVER
 from isthmus.engines.discovering import ROLES, digest
 from isthmus.experiments._experiment import Experiment, find_experiment
-from isthmus.sweeps.grid import check_count, read_values
-from isthmus.sweeps.plan import Grid, Plan
+from isthmus.sweeps.plan import Grid, Plan, check_count, read_values
 
 _WHO = "sweep"
 
