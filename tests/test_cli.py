@@ -312,3 +312,16 @@ def test_reproduce_all_runs_each_and_refuses_set(capsys, monkeypatch):
     code, _, err = call(capsys, "reproduce", "all", "--set", "seed=1")
     assert code == 2
     assert "--set" in err
+
+
+def test_flags_show_no_type_in_the_help(capsys):
+    for verb in ([], ["reproduce"], ["discover"]):
+        code, shown, _ = call(capsys, *verb, "--help")
+        assert code == 0 and "--help" in shown and "<bool>" not in shown
+
+
+@pytest.mark.parametrize(("words", "offered"), [("isthmus dis", ["discover"]), ("isthmus dem", ["demo"])])
+def test_completion_in_a_shell(words, offered):
+    asked = {"_ISTHMUS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "1"}
+    done = shell(env={**os.environ, **asked}, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, offered), done.stderr

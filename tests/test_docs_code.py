@@ -63,6 +63,17 @@ BEFORE = {
         for step in (1000, 2000):
             save_file({name: value.clone() for name, value in module.state_dict().items()}, f"step{step}.safetensors")
     """,
+    "where_you_work.md": """
+        import torch, isthmus
+        torch.manual_seed(0)
+        make = lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        module, trained = make(), make()
+        X, Y = torch.randn(64, 6), torch.randn(64, 2)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=16)
+        loss, optimizer = torch.nn.MSELoss(), torch.optim.Adam(module.parameters())
+        data = X.double().numpy()
+        found = isthmus.discover(data, data[:, :2], rank=1, steps=2, width=8, depth=4, replicas=0)
+    """,
     "report.md": """
         import torch, isthmus
         from isthmus.experiments._experiment import find_experiment

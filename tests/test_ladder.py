@@ -22,7 +22,7 @@ LADDER = (
     ("cli", "__main__"),
     ("report", "serving", "sweeps", "engines"),
     ("experiments", "runs"),
-    ("estimators", "discovery"),
+    ("estimators", "discovery", "integrations"),
     ("diagnosis",),
     ("claims",),
     ("compression", "reformulations", "training"),

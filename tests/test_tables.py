@@ -228,7 +228,7 @@ def test_duplicate_rows_are_kept(read):
         (b"a,b\n\n", "t.csv", "names and nothing below"),
         (b"a,b\n1,\0\n", "t.csv", r"byte b'\\x00' in line 2"),
         (b"a,b\n1,\x1b[2J\n", "t.csv", r"byte b'\\x1b' in line 2"),
-        (b"a,b\n", "t.xlsx", r"must end in one of .csv, .tsv.*Got '.xlsx'"),
+        (b"a,b\n", "t.xls", r"must end in one of .csv, .tsv.*Got '.xls'"),
         (b"a,b\n", "table", "Got 'no suffix'"),
         (b"a,b\n", "t.npy.gz", "Got '.gz'"),
         (b"a,b\n1,2\n", "t.csv.gz", "whole gzip file"),
@@ -379,6 +379,59 @@ def test_parquet_refused(read, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"pip install .isthmus.parquet"):
         read(b"PAR1", "t.parquet")
+
+
+def workbook(rows, *sheets: str) -> bytes:
+    openpyxl = pytest.importorskip("openpyxl", reason="reads .xlsx: not installed")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    for name in sheets:
+        book.create_sheet(name)
+    stream = io.BytesIO()
+    book.save(stream)
+    return stream.getvalue()
+
+
+def test_workbook(read):
+    day = datetime.datetime(2020, 1, 1, 12)
+    rows = [
+        ["x", "n", "city; town", "when"],
+        [1.5, 3, 'a "b", c', day],
+        [None, 4, "NA", day],
+        [0.1, -5, "d", day],
+    ]
+    got = read(workbook(rows, "other"), "t.xlsx")
+    assert plain(got)["x"] == [1.5, None, 0.1] and plain(got)["n"] == [3, 4, -5]
+    assert plain(got)["city; town"] == ['a "b", c', None, "d"]
+    columns = choose_columns(got, targets="n", features=["x"], time="when", missing="median")
+    assert columns.Y.ravel().tolist() == [3.0, 4.0, -5.0] and len(set(columns.time)) == 1
+    assert "read the first sheet, 'Sheet'; 1 other left out" in columns.notes
+    assert plain(read(workbook([[1, 2], [3, 4]]), "t.xlsx")) == {"0": [1.0, 3.0], "1": [2.0, 4.0]}
+
+
+def test_workbook_refused(read, monkeypatch):
+    with pytest.raises(DataError, match="more than one 'u'"):
+        read(workbook([["u", "u"], [1, 2]]), "t.xlsx")
+    with pytest.raises(FileFormatError, match="first sheet of .* must hold a table"):
+        read(workbook([]), "t.xlsx")
+    with pytest.raises(FileFormatError, match="whole .xlsx workbook"):
+        read(b"PK no", "t.xlsx")
+    # One cell a million rows down and sixteen thousand columns right stands for 17 billion.
+    far = workbook([["u", "v"], [1, 2]])
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.load_workbook(io.BytesIO(far))
+    book.active["XFD1000000"] = 1
+    stream = io.BytesIO()
+    book.save(stream)
+    with pytest.raises(FileFormatError, match="must unpack to at most"):
+        read(stream.getvalue(), "t.xlsx")
+
+
+def test_workbook_without_a_reader(read, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(DataError, match="pip install openpyxl, or save the sheet as CSV"):
+        read(b"PK", "t.xlsx")
 
 
 # --- caps

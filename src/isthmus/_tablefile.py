@@ -1,4 +1,4 @@
-"""Tables from text, Parquet and NumPy files; nothing in a file is believed before it is checked."""
+"""Tables from text, Parquet, NumPy and Excel files; nothing in a file is believed before it is checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_BYTES, MAX_RATIO, FREE_BYTES = 2**32, 100, 2**26
 _BLOCK = 2**20  # bytes read at once
 _BATCH = 2**14  # cells converted at once
 _TEXT = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
-_KINDS = (*_TEXT, ".parquet", ".npy", ".npz")
+_KINDS = (*_TEXT, ".parquet", ".xlsx", ".npy", ".npz")
 _AGAIN = "The file is damaged or not of this kind: write it again."
 _RAISE = "If the table is meant to be that large, pass `max_bytes` (in Python), or save it unpacked."
 _TURN = "Samples are rows and features are columns: is it transposed?"
@@ -74,14 +74,15 @@ def read_table(
     na_values: Sequence[str | float] = (),
     max_bytes: int | None = None,
 ) -> pd.DataFrame:
-    """Read a table from a text, Parquet or NumPy file: every row as it stands there, or the file is refused.
+    """Read a table from a text, Parquet, NumPy or Excel file: every row as it stands there, or the file is refused.
 
     Parameters
     ----------
     path : path
         ``.csv``, ``.tsv`` or ``.txt``, also with ``.gz``: separator , ; | or tab, UTF-8 or Latin-1. A first line of
         numbers is data; columns are then "0", "1", …. ``.npy``: 1-D or 2-D numbers. ``.npz``: such arrays of equally
-        many rows, as columns "name" (1-D) or "name0", "name1", … (2-D). ``.parquet``.
+        many rows, as columns "name" (1-D) or "name0", "name1", … (2-D). ``.parquet``. ``.xlsx``: the first
+        sheet, its values, as if it were a text file; needs openpyxl.
     decimal : {".", ","}
         Decimal mark of the numbers of a text file. With "," a point in a number makes it text, and the separator is a
         comma only where cells that hold one are quoted. It is never guessed.
@@ -145,11 +146,13 @@ def _read(path: str | os.PathLike[str], decimal: str, max_bytes: int | None) -> 
             if decimal != "." and kind not in _TEXT:
                 got, do = f"a {kind} file, {label}", "Leave --decimal out: its numbers are not written as text."
                 fail(who, "`decimal` must belong to a text file", got, do, error=DataError)
-            if max_bytes is None and kind.endswith((".gz", ".npz", ".parquet")):
+            if max_bytes is None and kind.endswith((".gz", ".npz", ".parquet", ".xlsx")):
                 # A bomb: few bytes that stand for very many.
                 limit = min(limit, max(FREE_BYTES, MAX_RATIO * size))
             if kind == ".parquet":
                 return _read_parquet(handle.read(size), label, limit)
+            if kind == ".xlsx":
+                return _read_workbook(handle, label, limit)
             if kind == ".npy":
                 return _frame({"": _read_array(handle, size, label)}, label)
             if kind == ".npz":
@@ -189,7 +192,7 @@ def _unpacked(handle: Any, packed: bool, label: str, limit: int) -> bytes:
     return bytes(data)
 
 
-def _read_text(data: bytes, label: str, decimal: str) -> pd.DataFrame:
+def _read_text(data: bytes, label: str, decimal: str, separator: str = "") -> pd.DataFrame:
     import pandas as pd
 
     encoding, notes = "utf-8-sig", []
@@ -202,7 +205,7 @@ def _read_text(data: bytes, label: str, decimal: str) -> pd.DataFrame:
     def lines(part: bytes = data) -> Iterator[str]:
         return io.TextIOWrapper(io.BytesIO(part), encoding, "replace", newline="")
 
-    separator = _separator(list(islice(lines(data[: 2 * MAX_LINE]), 100)), decimal)
+    separator = separator or _separator(list(islice(lines(data[: 2 * MAX_LINE]), 100)), decimal)
     names, columns, late = _parse(_rows(lines(), separator, label), label, set(), notes, decimal)
     if late:  # a column of numbers turned to text after the first batch: it is wanted as written
         names, columns, _ = _parse(_rows(lines(), separator, label), label, late, [], decimal)
@@ -357,6 +360,44 @@ def _read_npz(handle: Any, label: str, limit: int) -> dict[str, np.ndarray]:
     except Exception as problem:  # zipfile raises ten kinds on damaged archives
         _need(False, f"{label} must be a whole .npz archive", f"{type(problem).__name__} {shown(str(problem))}")
     return arrays
+
+
+def _read_workbook(handle: Any, label: str, limit: int) -> pd.DataFrame:
+    """The first sheet, read like the text file that it could be saved as."""
+    try:
+        import openpyxl
+    except ImportError:
+        do = "Install it, pip install openpyxl, or save the sheet as CSV."
+        fail("read_table", f"openpyxl must be there to read {label}", "none", do, error=DataError)
+    rows: list[tuple[Any, ...]] = []
+    width = 0
+    try:
+        with zipfile.ZipFile(handle) as archive:
+            total = sum(entry.file_size for entry in archive.infolist())
+        _need(total <= limit, f"{label} must unpack to at most {limit} bytes", f"{total} declared", _RAISE)
+        book = openpyxl.load_workbook(handle, read_only=True, data_only=True, keep_links=False)
+        sheet, others = book.worksheets[0], len(book.worksheets) - 1
+        sheet.reset_dimensions()  # what the file says of them may be wrong
+        for row in sheet.iter_rows(values_only=True):
+            # A cell far away stands for all that are empty before it.
+            width = max(width, len(row))
+            rows.append(row)
+            room = 8 * width * len(rows)
+            _need(room <= limit, f"{label} must unpack to at most {limit} bytes", f"{width} columns or more", _RAISE)
+    except (IsthmusError, MemoryError):
+        raise
+    except Exception as problem:  # openpyxl raises whatever its parser of XML raises
+        _need(False, f"{label} must be a whole .xlsx workbook", f"{type(problem).__name__} {shown(str(problem))}")
+    while rows and not any(cell is not None for cell in rows[-1]):
+        rows.pop()
+    _need(rows, f"the first sheet of {label} must hold a table", "an empty one")
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([*row, *[None] * (width - len(row))] for row in rows)
+    frame = _read_text(text.getvalue().encode(), label, ".", separator=",")
+    if others:
+        told = f"read the first sheet, {shown(sheet.title, 40)}; {_counted(others, 'other')} left out"
+        frame.attrs["isthmus_notes"] = (*frame.attrs["isthmus_notes"], told)
+    return frame
 
 
 def _frame(arrays: dict[str, np.ndarray], label: str) -> pd.DataFrame:

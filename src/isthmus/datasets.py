@@ -81,9 +81,9 @@ class Images:
 def mnist(folder: str | os.PathLike[str] | None = None) -> Images:
     """MNIST's 10,000 test images of handwritten digits, 28 × 28, from files of the user's.
 
-    Looked for, in this order: ``folder``; the folder named by the environment variable ISTHMUS_DATA. Each
-    may hold the two files of the test part, as published or
-    unpacked (``t10k-images-idx3-ubyte[.gz]``, ``t10k-labels-idx1-ubyte[.gz]``), or a folder ``mnist`` with them.
+    Looked for in ``folder``, or in the folder that the environment variable ISTHMUS_DATA names, and nowhere else. It
+    may hold the two files of the test part, as published or unpacked (``t10k-images-idx3-ubyte[.gz]``,
+    ``t10k-labels-idx1-ubyte[.gz]``), or a folder ``mnist`` with them.
 
     Nothing is allocated by what a file declares: its header and its content must be those of MNIST, bit for bit.
 

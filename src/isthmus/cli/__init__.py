@@ -8,7 +8,7 @@ Exit codes: 0 answer; 1 undetermined, or a claim or outcome fails; 2 usage; 3 ba
 
 from __future__ import annotations
 
-from isthmus.cli.base import app
+from isthmus.cli.base import Command, app
 from isthmus.cli.compress import compress_command
 from isthmus.cli.convert import convert
 from isthmus.cli.demo import demo
@@ -75,4 +75,4 @@ for _verb, _example in (
     (serve_command, "Example:  isthmus serve runs --open"),
     (convert, "Example:  isthmus convert weights.pt network.safetensors --slope 0.1"),
 ):
-    app.command(_verb.__name__.removesuffix("_command"), epilog=_example)(_verb)
+    app.command(_verb.__name__.removesuffix("_command"), cls=Command, epilog=_example)(_verb)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from isthmus import __version__
 
@@ -14,13 +15,34 @@ _CODES = "Exit codes: 0 answer · 1 undetermined or fails · 2 usage · 3 bad da
 
 _SUMMARY = "The bottleneck rank of deep networks: discover, diagnose, compress, verify, reproduce."
 
+
+class _PlainFlags:
+    """A flag takes no value: no type is shown beside it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Those of the command, the help and completion among them."""
+        parameters = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class Command(_PlainFlags, TyperCommand):
+    """A verb."""
+
+
+class _Group(_PlainFlags, TyperGroup):
+    pass
+
+
 app = typer.Typer(
     name="isthmus",
+    cls=_Group,
     help=_SUMMARY,
     epilog=f"Example:  isthmus demo\n\n{_CODES}",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

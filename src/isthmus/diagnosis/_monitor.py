@@ -325,6 +325,9 @@ class Monitor:
         every snapshot which kind of minimum it is.
     true_rank : int, optional
         Of the task, without which only that the rank is overestimated can be shown.
+    on_snapshot : callable, optional
+        Called with every :class:`~isthmus.diagnosis.Snapshot` as soon as it is taken, such as a writer of
+        :mod:`isthmus.integrations`. What it raises is raised.
     loss, unpack, seed
         As in ``diagnose``.
 
@@ -375,8 +378,13 @@ class Monitor:
         true_rank: int | None = None,
         unpack: Callable[[Any], Any] | None = None,
         seed: int = 0,
+        on_snapshot: Callable[[Snapshot], Any] | None = None,
     ) -> None:
         who = "Monitor"
+        if on_snapshot is not None and not callable(on_snapshot):
+            got = type(on_snapshot).__name__
+            fail(who, "`on_snapshot` must be callable", got, "Pass a function of one snapshot.")
+        self._on_snapshot = on_snapshot
         self.every = check_integer(who, "every", every, low=1)
         self._most = check_integer(who, "max_snapshots", max_snapshots, low=3)
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -421,8 +429,10 @@ class Monitor:
         until = self._left or time.perf_counter()
         return self._spent / (until - self._entered) if self._entered else 0.0
 
-    def record(self) -> Snapshot:
-        """Take a snapshot now, besides those that are due."""
+    def record(self, step: int | None = None) -> Snapshot:
+        """Take a snapshot now, besides those that are due; ``step`` is the count of a loop that counts itself."""
+        if step is not None:
+            self.step = check_integer("Monitor.record", "step", step, low=0)
         self._busy = True
         try:
             snapshot, seconds = timed(lambda: safely(self._camera.take, self.step))
@@ -437,6 +447,8 @@ class Monitor:
         if len(self._snapshots) > self._most:
             self._snapshots = self._snapshots[:-1:2] + self._snapshots[-1:]
             self.every *= 2
+        if self._on_snapshot is not None:
+            self._on_snapshot(snapshot)
 
     def __enter__(self) -> Monitor:
         if self._hook is not None:
