@@ -1,10 +1,12 @@
 """Do trainings end at stationary points? Twelve of them, with the residual at kinks, the kind of point and the loss.
 
-    python benchmarks/stationary.py [--quick] [--only WORD ...] [--json] [--out benchmarks/results/stationary.json]
+    python benchmarks/stationary.py [--quick] [--only WORD ...] [--seconds S] [--json]
+                                    [--out benchmarks/results/stationary.json]
 
 Each is trained twice from the same weights: until its loss is flat, and on to a stationary point. Times are the
 processor's, certificates included. ``--only`` runs those whose names contain one of the words and keeps the other rows
-of ``--out``; when and at which commit each row was measured is in the details.
+of ``--out``; when and at which commit each row was measured is in the details. ``--seconds`` ends a training after so
+long, by the clock; where it was ended its state is "budget", or "flat" where the loss no longer falls.
 """
 
 from __future__ import annotations
@@ -31,23 +33,23 @@ COLUMNS += ("least eigenvalue/2λ", "kind", "steps", "s", "flat s")
 SMALL, NEAR, ABOVE = 5000, 0.02, 1.001
 
 
-def measured(training: Training) -> dict[str, Any]:
-    """A row of the table."""
+def measured(training: Training, seconds: float | None) -> dict[str, Any]:
+    """A row of the table; the training that is to end stationary ends after so many seconds at the latest."""
     net, X, Y = training.make()
 
-    def end(finish: str) -> tuple[TrainingResult, float]:
+    def end(finish: str, limit: float | None = None) -> tuple[TrainingResult, float]:
         began, own = time.process_time(), copy.deepcopy(net)
         options: dict[str, Any] = {"ridge": training.ridge, "loss": training.loss, "finish": finish}
-        return minimise(own, X, Y, **options), time.process_time() - began
+        return minimise(own, X, Y, max_seconds=limit, **options), time.process_time() - began
 
-    (flat, flat_seconds), (result, seconds) = end("flat"), end("stationary")
+    (flat, flat_seconds), (result, taken) = end("flat"), end("stationary", seconds)
     found = result.stationarity
     assert found is not None
     row = {"training": training.name, "parameters": sum(p.numel() for p in net.parameters())}
     row |= {"in effect": found.parameters, "state": result.state, "r": found.residual}
     row |= {"at kinks": len(found.multipliers), "plain gradient": found.gradient, "loss": result.loss}
     row |= {"flat loss": flat.loss, "least eigenvalue/2λ": found.least_eigenvalue / (2.0 * training.ridge)}
-    return row | {"kind": found.kind, "steps": result.steps, "s": seconds, "flat s": flat_seconds}
+    return row | {"kind": found.kind, "steps": result.steps, "s": taken, "flat s": flat_seconds}
 
 
 def gates(rows: list[dict[str, Any]]) -> list[Gate]:
@@ -75,6 +77,7 @@ def main() -> None:
     """Run and show the table."""
     parser = arguments(__doc__ or "")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="trainings with a word in their names")
+    parser.add_argument("--seconds", type=float, help="end each training after so long")
     parser.set_defaults(threads=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -83,7 +86,10 @@ def main() -> None:
     found = kept(options.out) if options.only else {}
     about = provenance((), quick=options.quick)
     for training in chosen:
-        found[training.name] = measured(training), {name: about[name] for name in ("date", "commit", "processor")}
+        found[training.name] = (
+            measured(training, options.seconds),
+            {name: about[name] for name in ("date", "commit", "processor")},
+        )
     rows = [found[t.name][0] for t in TRAININGS if t.name in found]
     ended = sum(row["state"] == "stationary" for row in rows)
     higher = sum(row["loss"] > row["flat loss"] for row in rows)

@@ -123,6 +123,28 @@ class Kinked:
                 pulled[place].append(one)
         return gradient, [torch.cat(z) for z in zs], [torch.cat(one) for one in pulled]
 
+    def tangents(
+        self, theta: Tensor, slopes: Sequence[Tensor], offsets: Sequence[Tensor], direction: Tensor
+    ) -> list[Tensor]:
+        """How fast each z changes along ``direction``, for fixed slopes."""
+        load_forward_mode()
+        found: list[list[Tensor]] = [[] for _ in self.kinds]
+        for part in self.parts():
+
+            def preactivations(point: Tensor, part: slice = part) -> tuple[Tensor, ...]:
+                zs: list[Tensor] = []
+
+                def replaced(place: int, Z: Tensor, _: Slope) -> Tensor:
+                    zs.append(Z)
+                    return slopes[place][part] * Z + offsets[place][part]
+
+                self.run(point, part, replaced)
+                return tuple(zs)
+
+            for kept, one in zip(found, jvp(preactivations, (theta,), (direction,))[1]):
+                kept.append(one)
+        return [torch.cat(parts) for parts in found]
+
     def second_order(
         self,
         theta: Tensor,

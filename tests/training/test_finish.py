@@ -132,7 +132,7 @@ def test_newton_starts_from_the_hessian_of_the_rounded_loss(net):
         objective.set_rounding(objective.roundings(0.1))
         optimiser = Newton(phase, objective.theta, None, generator())
         theta = objective.theta.clone()
-        optimiser._factorise(objective, theta, RIDGE)
+        optimiser._compute(objective, theta, RIDGE)
         assert optimiser.factor is not None
         H = optimiser.factor @ optimiser.factor.mT
         d = torch.zeros_like(theta)

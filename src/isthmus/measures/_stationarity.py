@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from isthmus._activations import Slope, plain, scales_of
+from isthmus._activations import plain, scales_of
 from isthmus._checks import as_matrix, as_tensor, check_choice, check_number, fail
 from isthmus._errors import DataError
 from isthmus._kinks import Kinked
@@ -33,8 +33,8 @@ FLAT, INTERIOR = 1e-3, 1e-6
 NEGLIGIBLE = 1e-9
 
 #: Evaluations of the least squares in the derivatives at most; it ends at this residual, and where so many of its steps
-#: lower the residual by less than this share.
-EVALUATIONS, ENOUGH, PATIENCE, SLOW = 1000, 0.1 * STATIONARY, 30, 0.003
+#: lower the residual by less than a share: the first above ten times what counts as stationary, the second below.
+EVALUATIONS, ENOUGH, PATIENCE, SLOW = 1000, 0.1 * STATIONARY, 30, (0.02, 0.003)
 
 KINDS = ("local minimum", "saddle", "not known")
 
@@ -297,45 +297,17 @@ class _Derivatives:
         """D of each activation's entries at kinks."""
         return list(D.split([int(mask.sum()) for mask in masks]))
 
-    def _share(self, point: Tensor, part: slice, masks: list[Tensor], D: Tensor) -> Tensor:
-        """The cost of these rows, with D for the derivatives at kinks: the same value, another gradient."""
-        places = self._chosen(masks, D)
-
-        def replaced(place: int, Z: Tensor, a: Slope) -> Tensor:
-            values, here = plain(Z, a), masks[place][part]
-            start, count = int(masks[place][: part.start].sum()), int(here.sum())
-            if not count:
-                return values
-            own, z = places[place][start : start + count], Z[here]
-            below = a.expand_as(Z)[here] if isinstance(a, Tensor) else a
-            return values.masked_scatter(here, values[here].detach() + (below + (1.0 - below) * own) * (z - z.detach()))
-
-        return self.model.run(point, part, replaced)
-
     def gradient(self, masks: list[Tensor], D: Tensor) -> Tensor:
         """∇loss(D)."""
-        total = 2.0 * self.model.ridge * self.theta
-        for part in self.model.parts():
-            with torch.enable_grad():
-                point = self.theta.detach().requires_grad_()
-                total += torch.autograd.grad(self._share(point, part, masks, D), point)[0]
-        return total
+        return self.model.first_order(self.theta, *self.slopes(masks, D))[0]
 
     def gradient_and_slope(self, masks: list[Tensor], D: Tensor) -> tuple[Tensor, Tensor]:
-        """(∇loss(D), derivative of ½‖∇loss(D)‖² by D)."""
-        parts = list(self.model.parts())
-        total = self.gradient(masks, D) if len(parts) > 1 else None
-        slope = torch.zeros_like(D)
-        for part in parts:
-            with torch.enable_grad():
-                point, leaf = self.theta.detach().requires_grad_(), D.detach().requires_grad_()
-                share = self._share(point, part, masks, leaf)
-                (gradient,) = torch.autograd.grad(share, point, create_graph=True)
-                if total is None:
-                    total = gradient.detach() + 2.0 * self.model.ridge * self.theta
-                slope += torch.autograd.grad(gradient @ total, leaf)[0]
-        assert total is not None
-        return total, slope
+        """(g = ∇loss(D), derivative of ½‖g‖² by D): g·∂g/∂D_k = (1 − a)·∂loss/∂(activation)_k · (∇z_k·g)."""
+        slopes, offsets = self.slopes(masks, D)
+        gradient, _, pulled = self.model.first_order(self.theta, slopes, offsets)
+        moved = self.model.tangents(self.theta, slopes, offsets, gradient)
+        parts = zip(moved, pulled, self.model.kinds, masks)
+        return gradient, torch.cat([self.theta[:0], *(((1.0 - a) * g * z)[mask] for z, g, a, mask in parts)])
 
     def pulled(self, tau: float, D: Tensor) -> Tensor:
         """∂loss/∂(activation) at the kinks, times 1 − a: what one unit of D changes along its z."""
@@ -391,7 +363,8 @@ class _Derivatives:
 
         def end(_: np.ndarray[Any, Any]) -> None:
             seen.append(best[0])
-            slow = enough > 0.0 and len(seen) > PATIENCE and seen[-1] > (1.0 - SLOW) * seen[-1 - PATIENCE]
+            share = SLOW[0] if best[0] > 10.0 * STATIONARY else SLOW[1]
+            slow = enough > 0.0 and len(seen) > PATIENCE and seen[-1] > (1.0 - share) * seen[-1 - PATIENCE]
             if best[0] <= enough or slow:
                 raise StopIteration
 

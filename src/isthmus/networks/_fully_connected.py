@@ -671,6 +671,10 @@ class ChainMetric(KroneckerMetric):
             weights, biases = weights + n * m, biases + n
         return found
 
+    def kinked(self) -> list[int]:
+        """All but the last and those before linear layers."""
+        return [index for index, slope in enumerate(self.slopes, 1) if slope != 1.0]
+
     def factors(
         self, theta: Tensor, X: Tensor, generators: Sequence[torch.Generator]
     ) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -68,6 +68,13 @@ class KroneckerMetric(ABC):
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(number of the matrix from 1, inputs (N, n_in), cotangents of its outputs (N, n_out)), in any order."""
 
+    def kinked(self) -> list[int]:
+        """Of each activation with kinks, in the order of the forward pass, the matrix (from 1) whose outputs it takes.
+
+        Empty where activations are applied to something else.
+        """
+        return []
+
     def matrices(self, theta: Tensor) -> list[Tensor]:
         """The matrices of a flat vector (last axis), biases as last columns."""
         found = []

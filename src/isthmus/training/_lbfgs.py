@@ -379,15 +379,14 @@ class LBFGS:
         self._move_ridge(ridge)
         if not value.finite:
             return value
-        if self.metric is not None and step % REFRESH == 0:
-            yield Refresh(self.metric, objective, self.generator)
+        yield from self._prepare(objective, step, ridge)
         direction = yield from self._direction(value.gradient, ridge)
         slope = float(value.gradient @ direction)
         if slope >= 0:
             self._forget()
             direction, slope = -value.gradient, -float(value.gradient @ value.gradient)
         first = 1.0
-        if self.metric is None and not len(self.pairs):
+        if not self.scaled and not len(self.pairs):
             first = min(1.0, 1.0 / max(float(value.gradient.abs().sum()), 1e-300))
         origin = objective.theta.clone()
         found = yield from self._search(objective, origin, direction, slope, value, first, ridge)
@@ -400,6 +399,16 @@ class LBFGS:
         yield Remember(self.pairs, objective.theta - origin, found.gradient - value.gradient)
         self.value = found
         return found
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a first step without memory has a length that can be right."""
+        return self.metric is not None
+
+    def _prepare(self, objective: Objective, step: int, ridge: float) -> Steps[None]:  # noqa: ARG002
+        """What the direction starts from, where it is due."""
+        if self.metric is not None and step % REFRESH == 0:
+            yield Refresh(self.metric, objective, self.generator)
 
     def _rebalance(self, objective: Objective) -> None:
         """Take the decrease that costs nothing: least ‖θ‖² over rescalings of neurons, at the same function.

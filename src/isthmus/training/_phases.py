@@ -20,8 +20,15 @@ STRUCTURE_SHARE = 0.02
 #: Half-widths of the bands in which a training ends, relative to the scales of the layers, and L-BFGS steps in each.
 BANDS = ((0.03, 300), (0.01, 500), (0.003, 2000))
 
-#: How often the parabolas of the last band are moved at most, and L-BFGS steps after each.
-MOVED_BAND, MOVES, MOVED_STEPS = 0.001, 24, 500
+#: Parameters in effect up to which Hessians are computed.
+MOST_PARAMETERS = 5000
+
+#: Of the last band, whose parabolas are moved: half-width, L-BFGS steps after each move, pairs remembered. Networks
+#: with more parameters have the second: their steps do not start from a Hessian, and need more memory.
+MOVED, MOVED_OF_MANY = (0.001, 500, 40), (0.0001, 1000, 100)
+
+#: How often they are moved at most.
+MOVES = 24
 
 METHODS = ("scale", "adam", "gd", "sgd", "nesterov", "lbfgs", "narrow", "newton")
 
@@ -37,7 +44,8 @@ class Phase:
         the loss rises; ``"lbfgs"`` has a line search, no learning rate, and stops when converged; ``"narrow"`` removes
         the weakest dimension of the middle layer, polishes, and keeps that if the loss is lower; ``"scale"`` multiplies
         all parameters by one number ≤ 1 so that the cost is at most twice that of a constant; ``"newton"`` is L-BFGS on
-        the loss with rounded kinks that starts from its Hessian where at most 5000 parameters are in effect.
+        the loss with rounded kinks that starts from its Hessian where at most 5000 parameters are in effect, else from
+        a metric that couples the layers of a fully connected network or a leaky ResNet.
     steps : int
         At most this many.
     learning_rate : float, optional
@@ -139,6 +147,11 @@ class Phase:
         return self.learning_rate * min(1.0, (step + 1) / warm) * fall
 
 
+def count_of(net: nn.Module) -> int:
+    """How many parameters move."""
+    return sum(p.numel() for p in net.parameters() if p.requires_grad)
+
+
 def default_plan(
     net: nn.Module,
     Y: Tensor,
@@ -169,7 +182,8 @@ def default_plan(
     """
     structure = STRUCTURE_SHARE * constant_cost(Y, loss) / hooks_of(net).carrying_norm()
     batch = None if len(Y) <= FULL_BATCH else 2048
-    last = [Phase("lbfgs", newton_steps), *(finishing_plan() if finish and ridge > 0 else ())]
+    ends = finish and ridge > 0
+    last = [Phase("lbfgs", newton_steps), *(finishing_plan(count_of(net)) if ends else ())]
     if ridge <= 0 or structure <= 0:
         return [
             Phase("scale", 1),
@@ -192,17 +206,16 @@ def default_plan(
     return plan + last
 
 
-def finishing_plan() -> list[Phase]:
+def finishing_plan(parameters: int = 0) -> list[Phase]:
     """To a stationary point: L-BFGS on the loss with rounded kinks, band after band; then the kinks themselves.
 
     Kinks are what quasi-Newton steps founder on: with a parabola in their place they walk the valley to its end, and
     the next band begins there. In the last band the parabolas are moved, entry by entry, to where their slopes are:
-    then the minimum comes to lie on the kinks. There the steps start from the Hessian, where parameters are few enough.
+    then the minimum comes to lie on the kinks. There the steps start from the Hessian; of a network with more than 5000
+    ``parameters`` from a metric that couples its layers, in a narrower band.
     """
+    band, steps, memory = MOVED if parameters <= MOST_PARAMETERS else MOVED_OF_MANY
     return [
         *(Phase("lbfgs", steps, band=band, precision="double", memory=40) for band, steps in BANDS),
-        *(
-            Phase("newton", MOVED_STEPS, band=MOVED_BAND, moved=True, precision="double", memory=40)
-            for _ in range(MOVES)
-        ),
+        *(Phase("newton", steps, band=band, moved=True, precision="double", memory=memory) for _ in range(MOVES)),
     ]

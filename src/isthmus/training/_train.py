@@ -22,7 +22,7 @@ from isthmus.networks._network import Network, hooks_of
 from isthmus.objective import LOSSES
 from isthmus.training._checkpoint import Checkpoints, identity_of_training
 from isthmus.training._core import Job, TrainingEvent, run_jobs
-from isthmus.training._phases import Phase, default_plan, finishing_plan
+from isthmus.training._phases import Phase, count_of, default_plan, finishing_plan
 from isthmus.training._result import TrainingResult
 
 #: At most so many networks in one computation unless given, and so many entries of what is kept of them: a bound on
@@ -304,9 +304,9 @@ def _plan(
         fail(who, "`ridge` must be positive to finish at a stationary point: the force it compares with", ridge, do)
     if phases is not None:
         wanted = finish == "stationary" and not any(isinstance(p, Phase) and p.finishing for p in phases)
-        return (*_checked_plan(who, phases, net), *(finishing_plan() if wanted else ()))
+        return (*_checked_plan(who, phases, net), *(finishing_plan(count_of(net)) if wanted else ()))
     if finish is None:
-        count = sum(p.numel() for p in net.parameters() if p.requires_grad)
+        count = count_of(net)
         small = count <= AFFORDABLE_PARAMETERS and count * len(X) <= AFFORDABLE_PRODUCT
         finish = "stationary" if small and ridge > 0 else "flat"
     options: dict[str, Any] = {"ridge": ridge, "loss": loss, "learning_rate": learning_rate}
