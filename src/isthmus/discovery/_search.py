@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, wilcoxon
 
 from isthmus._settings import Settings
-from isthmus.discovery._evidence import flattening, local_dimension
+from isthmus.discovery._evidence import flattening, surface_dimension
 from isthmus.discovery._fits import Fit
 from isthmus.discovery._profile import RankProfile, standard_error
 from isthmus.discovery._reference import Reference
@@ -103,7 +103,7 @@ def search_rank(
         network = _level(levels, judgement.rank).fit.network
         below = _level_or_none(levels, judgement.rank - 1)
         torn = math.inf if below is None else below.error
-        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data), torn)
+        judgement = doubt_surface(judgement, surface_dimension(network, data), flattening(network, data), torn)
     return Found(judgement, levels, profile, tuple(others), _level(levels, judgement.rank))
 
 
@@ -133,8 +133,9 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
     made: dict[tuple[int, str], Callable[[], Fit]] = {}
     for above, level in zip(levels, levels[1:]):
         if level.rank in wanted:
-            # A cloud that fills its dimensions does not unroll into fewer.
-            surface = level.rank == below and not local_dimension(above.fit.network, context.data) > FILLED * above.rank
+            # What fills its dimensions does not unroll into fewer.
+            full = FILLED * above.rank
+            surface = level.rank == below and not surface_dimension(above.fit.network, context.data) > full
             starts = closer_starts(context, level, above if surface else None)
             made |= {(level.rank, start): make for start, make in starts.items()}
     fits = context.stages.get_all(
@@ -601,7 +602,7 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float, tor
     k = judgement.rank
     if dimension < FILLED * k and torn < (TORN if k > 2 else TORN_CURVE):
         doubt = (
-            f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
+            f"the outputs follow a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
             f"is {torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, "
             "but is hard to flatten"
         )
@@ -615,7 +616,7 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float, tor
     if k < 3 or not dimension < SURFACE * k:
         return judgement
     doubt = (
-        f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, which may need fewer of them: no "
+        f"the outputs follow a surface of about {dimension:.1f} dimensions, which may need fewer coordinates: no "
         "start that was tried unrolled it"
     )
     return Judgement(k, "undetermined", (doubt, *judgement.reasons))
