@@ -27,7 +27,7 @@ import torch
 from _bench import arguments, provenance, report
 from _plain_nets import plain_error, plain_sweep
 from _science_tasks import TASKS
-from rank import outcome, peers
+from rank import learned, outcome, peers, told_learned
 
 import isthmus
 from isthmus.files import read_json, write_atomic, write_json
@@ -76,6 +76,7 @@ def row(name: str, seed: int, **small: Any) -> dict[str, Any]:
         errors = {} if found.profile is None else dict(zip(map(str, found.profile.ranks), found.profile.error.tolist()))
         answer = {"rank": found.rank, "verdict": found.verdict, "error": found.error, "errors": errors}
         answer |= {"reasons": list(found.reasons), "notes": list(found.notes)}
+        answer["learners"] = found.settings.get("reference", {})
     seconds, processor = time.perf_counter() - start, processor_seconds() - spent
     row = {"problem": name, "seed": seed, "noise": task.noise, "samples": len(task.X), "dimension": task.dimension}
     row |= {"columns": [task.X.shape[1], task.Y.shape[1]], "true_rank": task.rank, **answer}
@@ -142,6 +143,7 @@ def summary(rows: list[dict[str, Any]], beside: list[dict[str, Any]]) -> dict[st
         "with_a_rank": sum(r["true_rank"] > 0 for r in rows),
         "learned": sum(ours <= 1.5 * max(theirs, 1e-4) for ours, theirs in pairs),
         "compared": len(pairs),
+        "beside_learners": learned(rows),
         "median_seconds": float(np.median([r["seconds"] for r in rows])),
         "median_processor": float(np.median([r["processor"] for r in rows])),
         "largest_seconds": max(r["seconds"] for r in rows),
@@ -193,6 +195,7 @@ def page(rows: list[dict[str, Any]], beside: list[dict[str, Any]], document: dic
             f"| {r['problem']} | {r['seed']} | {r['samples']} | {r['noise']:g} | {k} | {r['dimension']} | {found} | "
             f"{shown} | {ours} | {theirs} | {r['seconds']:.0f} | {r['processor']:.0f} |"
         )
+    lines += told_learned(rows)
     if beside:
         lines += ["", "## Peers", ""]
         told = ", ".join(f"{way} {s['peers'][key][0]} of {s['peers'][key][1]}" for key, way in WAYS.items())

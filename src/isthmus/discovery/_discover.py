@@ -206,6 +206,8 @@ def discover(
     if network is not None:
         more, note = testify(network, data, context.strength, chosen.seed)
         clues, notes = (*clues, *more), (*notes, note)
+    if reference is not None:
+        record["reference"] = reference.errors
     spent = {"seconds": round(clock.monotonic() - began, 2), "stages_reused": stages.reused}
     return Discovery(
         rank=found.judgement.rank,

@@ -472,8 +472,11 @@ def judge(
             f"{best:.3g} at any rank; what it has not learned may need further coordinates"
         )
     elif reference is not None:
+        learned = best <= WORSE * reference.error
+        end = "" if learned else f": more than {WORSE} times less, though the difference is below the resolution"
         reasons.append(
-            f"what can be learned has been: the error is {best:.3g}, that of {reference.learner} {reference.error:.3g}"
+            f"what can be learned {'has been' if learned else 'and counts has been'}: the error is {best:.3g}, that of "
+            f"{reference.learner} {reference.error:.3g}{end}"
         )
     below = _one_less(profile, by_rank, k)
     (reasons if below[0] else doubts).append(below[1])
