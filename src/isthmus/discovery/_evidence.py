@@ -27,8 +27,9 @@ from isthmus.training import minimise
 #: Rows that the measures look at.
 ROWS = 1000
 
-#: Share of the rows that may have larger singular values than those that are counted.
-OFTEN = 0.9
+#: Rows whose Jacobians are looked at where only a count is needed, and the share of them that may have larger singular
+#: values than those that are counted.
+FEWER_ROWS, OFTEN = 300, 0.9
 
 
 def local_dimension(net: FullyConnected, data: Data) -> float:
@@ -53,7 +54,7 @@ def surface_dimension(net: FullyConnected, data: Data) -> float:
     cloud = local_dimension(net, data)
     if math.isnan(cloud):
         return cloud
-    X = data.X[:: max(1, -(-len(data.X) // ROWS))].double()
+    X = data.X[:: max(1, -(-len(data.X) // FEWER_ROWS))].double()
     spectra = jacobian_spectra(net.merged().double(), X).quantile(OFTEN, dim=0)
     moved = read_spectrum(spectra, eps=1e-6)
     return min(cloud, float(moved.count)) if moved.status == "clear" else cloud
