@@ -172,6 +172,7 @@ def page(rows: list[dict[str, Any]], beside: list[dict[str, Any]], document: dic
         "*Reference* are the held-out errors of a plain PyTorch net (160 wide, SiLU, AdamW, the better of two) through",
         "k − 1, k and k + 1 numbers, for the true rank k; *ours* those of `discover` there. Seconds are of the wall",
         "and of the processor. All tasks, with why their rank is what it is, stand in `_science_tasks.py`.",
+        *([document["remark"]] if document.get("remark") else []),
         "",
         f"**{s['right']} of {s['tasks']} right, {s['undetermined']} undetermined, {s['wrong']} confidently wrong.** "
         f"Counting guesses: {s['guess_right']} of",
@@ -234,6 +235,7 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="the peers too")
     parser.add_argument("--check", action="store_true", help="only the reference: can the truth be decided?")
     parser.add_argument("--again", action="store_true", help="repeat rows that are there")
+    parser.add_argument("--remark", help="a sentence about the circumstances, for the page")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     names = ["gas-states"] if options.quick and options.tasks is None else chosen(options.tasks)
@@ -244,6 +246,7 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     document = read_json(path) if path and path.exists() else {}
     references: dict[str, list[float | None]] = document.setdefault("references", {})
+    document["remark"] = options.remark or document.get("remark", "")
     if options.check:
         for name, seed in wanted:
             errors = check(name, seed)
