@@ -27,7 +27,7 @@ import torch
 from _bench import arguments, provenance, report
 from _plain_nets import plain_error, plain_sweep
 from _science_tasks import TASKS
-from rank import outcome, peers
+from rank import learned, outcome, peers, told_learned
 
 import isthmus
 from isthmus.files import read_json, write_atomic, write_json
@@ -76,6 +76,7 @@ def row(name: str, seed: int, **small: Any) -> dict[str, Any]:
         errors = {} if found.profile is None else dict(zip(map(str, found.profile.ranks), found.profile.error.tolist()))
         answer = {"rank": found.rank, "verdict": found.verdict, "error": found.error, "errors": errors}
         answer |= {"reasons": list(found.reasons), "notes": list(found.notes)}
+        answer["learners"] = found.settings.get("reference", {})
     seconds, processor = time.perf_counter() - start, processor_seconds() - spent
     row = {"problem": name, "seed": seed, "noise": task.noise, "samples": len(task.X), "dimension": task.dimension}
     row |= {"columns": [task.X.shape[1], task.Y.shape[1]], "true_rank": task.rank, **answer}
@@ -142,6 +143,7 @@ def summary(rows: list[dict[str, Any]], beside: list[dict[str, Any]]) -> dict[st
         "with_a_rank": sum(r["true_rank"] > 0 for r in rows),
         "learned": sum(ours <= 1.5 * max(theirs, 1e-4) for ours, theirs in pairs),
         "compared": len(pairs),
+        "beside_learners": learned(rows),
         "median_seconds": float(np.median([r["seconds"] for r in rows])),
         "median_processor": float(np.median([r["processor"] for r in rows])),
         "largest_seconds": max(r["seconds"] for r in rows),
@@ -170,6 +172,7 @@ def page(rows: list[dict[str, Any]], beside: list[dict[str, Any]], document: dic
         "*Reference* are the held-out errors of a plain PyTorch net (160 wide, SiLU, AdamW, the better of two) through",
         "k − 1, k and k + 1 numbers, for the true rank k; *ours* those of `discover` there. Seconds are of the wall",
         "and of the processor. All tasks, with why their rank is what it is, stand in `_science_tasks.py`.",
+        *([document["remark"]] if document.get("remark") else []),
         "",
         f"**{s['right']} of {s['tasks']} right, {s['undetermined']} undetermined, {s['wrong']} confidently wrong.** "
         f"Counting guesses: {s['guess_right']} of",
@@ -193,6 +196,7 @@ def page(rows: list[dict[str, Any]], beside: list[dict[str, Any]], document: dic
             f"| {r['problem']} | {r['seed']} | {r['samples']} | {r['noise']:g} | {k} | {r['dimension']} | {found} | "
             f"{shown} | {ours} | {theirs} | {r['seconds']:.0f} | {r['processor']:.0f} |"
         )
+    lines += told_learned(rows)
     if beside:
         lines += ["", "## Peers", ""]
         told = ", ".join(f"{way} {s['peers'][key][0]} of {s['peers'][key][1]}" for key, way in WAYS.items())
@@ -231,6 +235,7 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="the peers too")
     parser.add_argument("--check", action="store_true", help="only the reference: can the truth be decided?")
     parser.add_argument("--again", action="store_true", help="repeat rows that are there")
+    parser.add_argument("--remark", help="a sentence about the circumstances, for the page")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     names = ["gas-states"] if options.quick and options.tasks is None else chosen(options.tasks)
@@ -241,6 +246,7 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     document = read_json(path) if path and path.exists() else {}
     references: dict[str, list[float | None]] = document.setdefault("references", {})
+    document["remark"] = options.remark or document.get("remark", "")
     if options.check:
         for name, seed in wanted:
             errors = check(name, seed)

@@ -258,3 +258,18 @@ def test_the_products_of_a_step_are_those_that_autograd_takes(kind):
         with FlopCounterMode(display=False) as alone:
             steps.gemms(case, blocks)(3)
         assert alone.get_total_flops() == 3 * case.flops
+
+
+def test_where_f_was_not_learned_is_counted_and_named():
+    rank = _module("rank")
+    plain = {"problem": "a", "seed": 0, "noise": 0.0, "verdict": "determined"}
+    near = {**plain, "errors": {"1": 0.5, "2": 0.014}, "learners": {"forest": 0.2, "kernel": 0.01}}
+    far = {**plain, "problem": "b", "noise": None, "errors": {"1": 0.5, "2": 0.016}, "learners": near["learners"]}
+    tiny = {**plain, "errors": {"1": 1.4e-4}, "learners": {"kernel": 1e-9}}
+    rows = [near, far, tiny, {**plain, "errors": {}, "learners": {}}]
+    found = rank.learned(rows)
+    assert (found["compared"], found["within"]) == (3, 2)
+    assert [(one["problem"], one["ours"], one["reference"]) for one in found["beyond"]] == [("b", 0.016, 0.01)]
+    assert "on 2 of 3" in " ".join(rank.told_learned(rows))
+    assert rank.told_learned(rows)[-1] == "| b | 0 | – | 0.016 | 0.01 | determined |"
+    assert rank.told_learned(rows[3:]) == []

@@ -51,6 +51,12 @@ def test_a_folder_changes_nothing(task, whole):
     assert whole[0].settings["stages_reused"] == 0
 
 
+@pytest.mark.slow
+def test_other_processes_change_nothing(task, whole):
+    """What they train meanwhile is what is asked for later, to the bit."""
+    assert content(discover(task.X, task.Y, n_jobs=2, **EFFORT)) == content(whole[0])
+
+
 def test_every_moment_of_a_kill(task, whole, tmp_path):
     """Stages are written in order of training: what a kill leaves is the first few of them."""
     order = sorted(whole[1].iterdir(), key=lambda path: path.stat().st_mtime_ns)

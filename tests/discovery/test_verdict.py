@@ -221,6 +221,14 @@ def test_underfits():
         assert (judged(errors, reference=reference).verdict == "undetermined") is wanted
 
 
+@pytest.mark.parametrize(("theirs", "said"), [(0.0068, False), (0.0066, True)])
+def test_what_was_not_learned_is_said(theirs, said):
+    """Errors of more than 1.5 times the reference's are named, even if the difference is below the resolution."""
+    found = judged(CLEAR, reference=Reference(theirs, "a forest", {}))
+    assert found.verdict == "determined"
+    assert any("below the resolution" in reason and "a forest" in reason for reason in found.reasons) is said
+
+
 def test_supports():
     clear = profile_of(CLEAR)
     assert supports(clear, 2, 9)

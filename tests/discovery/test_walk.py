@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from isthmus import IsthmusError, problems
 from isthmus._progress import silent
 from isthmus.discovery import Settings
-from isthmus.discovery._fits import narrow
+from isthmus.discovery._fits import Fit, narrow
 from isthmus.discovery._search import FINEST, STRONGER, choose_strength
 from isthmus.discovery._task import Data, make_task
 from isthmus.discovery._walk import (
@@ -91,10 +92,12 @@ def test_limits(data):
     assert [level.rank for level in wide[1:]] == list(range(wide[1].rank, 17, -1))
 
 
-def test_a_walk_that_ends_at_the_first_failure(data):
+def test_a_walk_says_which_rank_fails_first(data):
     """At the bound nothing fails: however well the wide network predicts, more cannot be needed."""
-    assert [level.rank for level in walked(data, 3, to_the_end=False)] == [WIDE, 3, 2]
-    assert [level.rank for level in walked(data, 3, to_the_end=False, bound=None)] == [WIDE, 3]
+    for bound, failed in ((3, 2), (None, 3)):
+        said = []
+        walked(data, 3, bound=bound, meanwhile=lambda rank, sure: said.append((rank, sure)))  # noqa: B023
+        assert said == [(failed, False), (failed, True)]
 
 
 def cuts(data, monkeypatch):
@@ -241,9 +244,54 @@ def test_processes_change_no_bit(data, tmp_path):
         fits = Stages(folder, "one").get_all(made, n_jobs)
         assert [fit.network.dims[fit.network.waist] for fit in fits] == [2, 1]
         prints.append([p.detach().numpy().tobytes() for fit in fits for p in fit.network.parameters()])
+        ahead = Stages(None, "")
+        with ahead.awaited():
+            ahead.begin(made, n_jobs)
+            begun = ahead.get_all(made, n_jobs)
+        prints.append([p.detach().numpy().tobytes() for fit in begun for p in fit.network.parameters()])
         again = Stages(folder, "one")
         assert again.get_all(made, n_jobs)[0].cost == fits[0].cost and again.reused == 2
-    assert prints[0] == prints[1]
+    assert prints == [prints[0]] * 4
+
+
+def test_what_is_begun_ahead(monkeypatch, tmp_path):
+    """It is trained once, kept when it is asked for, and waited for or given up at the end if nobody asks."""
+    log = []
+
+    def elsewhere(tasks, n_jobs):
+        def gone():
+            try:
+                yield from (task() for task in tasks)
+            except GeneratorExit:
+                log.append("given up")
+                raise
+
+        return gone() if n_jobs > 1 else (task() for task in tasks)
+
+    def make(name):
+        log.append(name)
+        return Fit(hourglass(), 1.0, 1.0, 1.0, 0.0, name)
+
+    monkeypatch.setattr("isthmus.discovery._walk.in_parallel", elsewhere)
+    made = {name: functools.partial(make, name) for name in ("at rest", "falling")}
+    stages = Stages(tmp_path, "one")
+    stages.begin(made, 1)
+    assert not stages.begun
+    with stages.awaited():
+        stages.begin(made, 2)
+        stages.begin(made, 2)
+        assert [fit.state for fit in stages.get_all(made, 2)] == ["at rest", "falling"]
+        assert log == ["at rest", "falling"]
+        # What is kept is not trained again.
+        stages.begin(made, 2)
+        assert not stages.begun and stages.reused == 0
+        stages.begin({"diverged": functools.partial(make, "diverged")}, 2)
+    assert log == ["at rest", "falling", "diverged"] and not stages.begun
+    stages.begin({"other": functools.partial(make, "other")}, 2)
+    next(stages.begun["other"])
+    with pytest.raises(KeyboardInterrupt), stages.awaited():
+        raise KeyboardInterrupt
+    assert log[-1] == "given up" and not stages.begun
 
 
 def test_in_parallel_keeps_the_order():

@@ -184,7 +184,7 @@ def discover(
     stages = _stages(checkpoint, task, record)
     show = show_progress if callable(show_progress) else (progress if show_progress else silent)
     # One thread in each process: the answer does not depend on how many there are, and nothing waits for a barrier.
-    with show(total_steps(chosen, highest), who) as bar, use_threads(1), threadpool_limits(1):
+    with show(total_steps(chosen, highest), who) as bar, use_threads(1), threadpool_limits(1), stages.awaited():
         strength = STRENGTH if task.autoencoder and chosen.ridge == "auto" else chosen.strength
         context = Context(data, chosen, stages, bar, chosen.depth, strength, chosen.seed, smooth=chosen.smooth)
         context = dataclasses.replace(context, n_jobs=_processes(n_jobs, len(data.X)))
@@ -195,7 +195,7 @@ def discover(
             learners = [functools.partial(measure_reference, data, chosen.seed)] * asked
             waiting = in_parallel(learners, context.n_jobs)
             context, wide, why = choose_strength(context, highest)
-            reference, notes = next(waiting, None), (*notes, why)
+            reference, notes = next(iter([*waiting]), None), (*notes, why)
             if wide is not None and reference is not None:
                 context, wide, done = catch_up(context, wide, reference)
                 notes = (*notes, done) if done else notes
@@ -206,6 +206,8 @@ def discover(
     if network is not None:
         more, note = testify(network, data, context.strength, chosen.seed)
         clues, notes = (*clues, *more), (*notes, note)
+    if reference is not None:
+        record["reference"] = reference.errors
     spent = {"seconds": round(clock.monotonic() - began, 2), "stages_reused": stages.reused}
     return Discovery(
         rank=found.judgement.rank,

@@ -27,6 +27,10 @@ from isthmus.training import minimise
 #: Rows that the measures look at.
 ROWS = 1000
 
+#: Rows whose Jacobians are looked at where only a count is needed, and the share of them that may have larger singular
+#: values than those that are counted.
+FEWER_ROWS, OFTEN = 300, 0.9
+
 
 def local_dimension(net: FullyConnected, data: Data) -> float:
     """TwoNN dimension of the cloud of coordinates, one row of each group; NaN where there are too few to say."""
@@ -38,6 +42,22 @@ def local_dimension(net: FullyConnected, data: Data) -> float:
         return math.nan
     with torch.no_grad():
         return two_nn(net.encoder().double()(X[:: max(1, -(-len(X) // ROWS))].double())).dimension
+
+
+def surface_dimension(net: FullyConnected, data: Data) -> float:
+    """Dimension of the surface that the outputs follow; NaN where there are too few rows to say.
+
+    The cloud of coordinates may be thicker than that: what the decoder ignores, such as the distance from the centre
+    of a circle, may pass the waist. Then the directions in which the outputs move near one x are fewer than TwoNN says.
+    They are counted where they are many, since a coordinate need not act everywhere.
+    """
+    cloud = local_dimension(net, data)
+    if math.isnan(cloud):
+        return cloud
+    X = data.X[:: max(1, -(-len(data.X) // FEWER_ROWS))].double()
+    spectra = jacobian_spectra(net.merged().double(), X).quantile(OFTEN, dim=0)
+    moved = read_spectrum(spectra, eps=1e-6)
+    return min(cloud, float(moved.count)) if moved.status == "clear" else cloud
 
 
 def flattening(net: FullyConnected, data: Data) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,17 +76,15 @@ def finish_fit(task: RankTask, inputs: Scaling, outputs: Scaling, context: Conte
             f"mini-batches",
         )
     context.bar.advance(each)
-    refits: list[FullyConnected] = []
     steps = max(1, each // 2)
+    made: dict[str, Callable[[], Fit]] = {}
     for index in range(REFITS):
         count = min(max(2, round(REFIT_SHARE * len(A))), max_samples)
         part = torch.from_numpy(np.sort(rng.choice(len(A), min(count, len(A)), replace=False)))
-
-        def make(part: torch.Tensor = part) -> Fit:
-            return quasi_newton_fit(copy.deepcopy(found.network), A[part], B[part], ridge, steps=steps, **of)
-
-        refits.append(stages.get(f"refit-{index}", make).network.encoder().double())
-        context.bar.advance(steps)
+        net = copy.deepcopy(found.network)
+        made[f"refit-{index}"] = functools.partial(quasi_newton_fit, net, A[part], B[part], ridge, steps=steps, **of)
+    refits = [fit.network.encoder().double() for fit in stages.get_all(made, context.n_jobs)]
+    context.bar.advance(REFITS * steps)
     coordinates = weigh(found.network, rows)
     signs = _signs(found, coordinates, rows, B[: len(rows)])
     T, told = 1.0, ()

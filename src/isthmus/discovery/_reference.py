@@ -16,6 +16,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from isthmus.discovery._kernel import kernel_ridge
 from isthmus.discovery._task import Data
 from isthmus.networks import SmoothNetwork
+from isthmus.training import Phase, minimise
 
 Array = NDArray[np.float64]
 
@@ -74,20 +75,13 @@ def _forest(data: Data, seed: int) -> Array:
 
 
 def _plain_network(data: Data, seed: int) -> Array:
-    """Four layers of SiLU by mini-batches of AdamW; nothing narrow in it, and no ridge to speak of."""
+    """Four layers of SiLU by mini-batches of Adam; nothing narrow in it, and no ridge."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [data.X.shape[1], WIDTH, WIDTH, WIDTH, data.Y.shape[1]]
     net = SmoothNetwork(sizes, generator=generator)
     rows = len(data.X)
     steps = min(MOST_STEPS, PASSES * -(-rows // BATCH))
-    optimiser = torch.optim.AdamW(net.parameters(), RATE, weight_decay=1e-4, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps, pct_start=0.1)
-    for _ in range(steps):
-        part = torch.randint(rows, (min(BATCH, rows),), generator=generator)
-        loss = ((net(data.X[part]) - data.Y[part]) ** 2).sum(1).mean() / data.variance
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
+    phases = [Phase("adam", steps, RATE, batch_size=min(BATCH, rows), anneal=True)]
+    minimise(net, data.X, data.Y, ridge=0.0, phases=phases, seed=seed)
     with torch.no_grad():
         return _rows(net(data.X_held))

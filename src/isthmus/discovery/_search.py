@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, wilcoxon
 
 from isthmus._settings import Settings
-from isthmus.discovery._evidence import flattening, local_dimension
+from isthmus.discovery._evidence import flattening, surface_dimension
 from isthmus.discovery._fits import Fit
 from isthmus.discovery._profile import RankProfile, standard_error
 from isthmus.discovery._reference import Reference
@@ -21,11 +21,14 @@ from isthmus.discovery._walk import (
     MORE_PASSES,
     ROUGH,
     TOLERANCE,
+    WIDE,
     Context,
     Level,
     alone,
+    anew,
     best_of,
     closer_starts,
+    further,
     level_of,
     slack,
     train_further,
@@ -71,9 +74,21 @@ def search_rank(
     aim = fixed if fixed is not None else 1
     rule = {"λ": context.strength, "resolution": context.resolution, "tolerance": context.tolerance}
     context.bar.advance(0, **rule, **({} if begin is None else {"error": begin.error}))
-    levels = walk(context, highest, begin=begin, bound=task.bound, down_to=aim if settled else 1)
     others: list[RankProfile] = []
     wish = 0 if settled else context.settings.replicas
+    wide = max(WIDE, highest + 1) if begin is None else begin.rank
+    if wish:
+        context.stages.begin(_replica_trainings(task, context, [wide], 0)[1], context.n_jobs)
+
+    def meanwhile(rank: int, sure: bool) -> None:
+        """Where ``rank`` does not suffice, this will be asked for: it is trained while the walk goes on."""
+        wanted = {f"{context.name}-{rank}-anew": anew(context, rank)}
+        if sure and wish:
+            wanted |= _replica_trainings(task, context, [rank + 1, rank], 0)[1]
+        context.stages.begin(wanted, context.n_jobs)
+
+    ahead = None if settled else meanwhile
+    levels = walk(context, highest, begin=begin, bound=task.bound, down_to=aim if settled else 1, meanwhile=ahead)
     profile = _profile(context, levels)
     looked: set[int] = set()
     for _ in range(0 if settled else LOOKS):
@@ -103,7 +118,7 @@ def search_rank(
         network = _level(levels, judgement.rank).fit.network
         below = _level_or_none(levels, judgement.rank - 1)
         torn = math.inf if below is None else below.error
-        judgement = doubt_surface(judgement, local_dimension(network, data), flattening(network, data), torn)
+        judgement = doubt_surface(judgement, surface_dimension(network, data), flattening(network, data), torn)
     return Found(judgement, levels, profile, tuple(others), _level(levels, judgement.rank))
 
 
@@ -133,8 +148,9 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
     made: dict[tuple[int, str], Callable[[], Fit]] = {}
     for above, level in zip(levels, levels[1:]):
         if level.rank in wanted:
-            # A cloud that fills its dimensions does not unroll into fewer.
-            surface = level.rank == below and not local_dimension(above.fit.network, context.data) > FILLED * above.rank
+            # What fills its dimensions does not unroll into fewer.
+            full = FILLED * above.rank
+            surface = level.rank == below and not surface_dimension(above.fit.network, context.data) > full
             starts = closer_starts(context, level, above if surface else None)
             made |= {(level.rank, start): make for start, make in starts.items()}
     fits = context.stages.get_all(
@@ -151,8 +167,10 @@ def _look_closer(context: Context, levels: list[Level], wanted: set[int], below:
     return levels
 
 
-def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
-    """The ranks on which the answer hangs, from another seed, on another division, at another depth.
+def _replica_trainings(
+    task: RankTask, context: Context, ranks: list[int], index: int
+) -> tuple[Context, dict[str, Callable[[], Fit]]]:
+    """From another seed, on another division, at another depth: what these trainings share, and they by name.
 
     Where the error is what the data leave, that is less depth first, else more: shallow networks approximate less well,
     and deep ones need more data. Each is trained alone, so that a mistake of the walk is not repeated.
@@ -165,10 +183,16 @@ def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) ->
         seed=context.seed + 1000 * (index + 1),
         name=f"replica{index}",
     )
-    made = alone(varied, [wide, *(rank for rank in (k, k - 1) if rank > 0)])
-    fits = context.stages.get_all({f"{varied.name}-{rank}-fresh": make for rank, make in made.items()}, context.n_jobs)
+    return varied, {f"{varied.name}-{rank}-fresh": make for rank, make in alone(varied, ranks).items()}
+
+
+def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
+    """The ranks on which the answer hangs, trained otherwise."""
+    ranks = [wide, *(rank for rank in (k, k - 1) if rank > 0)]
+    varied, made = _replica_trainings(task, context, ranks, index)
+    fits = context.stages.get_all(made, context.n_jobs)
     context.bar.advance(context.settings.first * len(made))
-    levels = [level_of(varied, rank, fit, "fresh" if rank == wide else "anew") for rank, fit in zip(made, fits)]
+    levels = [level_of(varied, rank, fit, "fresh" if rank == wide else "anew") for rank, fit in zip(ranks, fits)]
     for level in levels:
         context.bar.advance(0, **({} if level.rank == wide else {"rank": level.rank}), error=level.error)
     profile = _profile(varied, levels)
@@ -180,7 +204,7 @@ def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) ->
         level if level.rank not in walked else best_of(varied, walked[level.rank], {level.start: level.fit})
         for level in levels
     ]
-    return _profile(varied, [*both, *(walked[rank] for rank in walked if rank not in made)])
+    return _profile(varied, [*both, *(walked[rank] for rank in walked if rank not in ranks)])
 
 
 def _settled(task: RankTask, fixed: int | None, aim: int, profile: RankProfile) -> Judgement:
@@ -239,6 +263,10 @@ def choose_strength(context: Context, highest: int) -> tuple[Context, Level | No
 def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[str, float]]:
     first = best = wide_level(context, highest)
     chosen, errors, lowered = context, {f"{context.strength:g}": best.error}, True
+    stronger = dataclasses.replace(context, strength=STRONGER)
+    if best.error >= context.finest:
+        # Where a smaller ridge does not help, this one will be tried.
+        context.stages.begin({f"strength-{STRONGER:g}": further(stronger, first)}, context.n_jobs)
     for strength in WEAKER:
         if best.error < chosen.finest:
             break
@@ -256,11 +284,10 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[s
             break
         chosen, best = trial, level
     if chosen is context and not lowered:
-        trial = dataclasses.replace(context, strength=STRONGER)
-        level = train_further(trial, best, f"strength-{STRONGER:g}")
+        level = train_further(stronger, best, f"strength-{STRONGER:g}")
         errors[f"{STRONGER:g}"] = level.error
         if level.error < BETTER * best.error:
-            chosen, best = trial, level
+            chosen, best = stronger, level
     return dataclasses.replace(chosen, tolerance=ROUGH if lowered else TOLERANCE), best, errors
 
 
@@ -471,8 +498,11 @@ def judge(
             f"{best:.3g} at any rank; what it has not learned may need further coordinates"
         )
     elif reference is not None:
+        learned = best <= WORSE * reference.error
+        end = "" if learned else f": more than {WORSE} times less, though the difference is below the resolution"
         reasons.append(
-            f"what can be learned has been: the error is {best:.3g}, that of {reference.learner} {reference.error:.3g}"
+            f"what can be learned {'has been' if learned else 'and counts has been'}: the error is {best:.3g}, that of "
+            f"{reference.learner} {reference.error:.3g}{end}"
         )
     below = _one_less(profile, by_rank, k)
     (reasons if below[0] else doubts).append(below[1])
@@ -601,7 +631,7 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float, tor
     k = judgement.rank
     if dimension < FILLED * k and torn < (TORN if k > 2 else TORN_CURVE):
         doubt = (
-            f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
+            f"the outputs follow a surface of about {dimension:.1f} dimensions, and through {k - 1} the error "
             f"is {torn:.2g}, little for a surface that had to be torn: a ring, say, needs no more than its dimensions, "
             "but is hard to flatten"
         )
@@ -615,7 +645,7 @@ def doubt_surface(judgement: Judgement, dimension: float, flattening: float, tor
     if k < 3 or not dimension < SURFACE * k:
         return judgement
     doubt = (
-        f"the {k} coordinates lie on a surface of about {dimension:.1f} dimensions, which may need fewer of them: no "
+        f"the outputs follow a surface of about {dimension:.1f} dimensions, which may need fewer coordinates: no "
         "start that was tried unrolled it"
     )
     return Judgement(k, "undetermined", (doubt, *judgement.reasons))

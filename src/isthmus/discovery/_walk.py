@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import itertools
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -159,15 +162,16 @@ def walk(
     begin: Level | None = None,
     bound: int | None = None,
     down_to: int = 1,
-    to_the_end: bool = True,
+    meanwhile: Callable[[int, bool], None] | None = None,
 ) -> list[Level]:
-    """A wide level, then those from ``highest`` down; past the first rank that does not suffice only if ``to_the_end``.
+    """A wide level, then those from ``highest`` down to ``down_to``.
 
     Wide networks are easy to train, narrow ones are not: the first has WIDE coordinates whatever the rank can be, and
     each level starts from the one above it, its least important coordinate removed. The first level that does worse is
     tried again from an unrolled surface and trained longer, because it is the one on which the answer hangs. At the
     rank ``bound`` it does not: by theorem that one suffices, however much better the wide network predicts; where
-    it does, another is trained from random weights. ``begin`` is a wide level that is there already.
+    it does, another is trained from random weights. ``begin`` is a wide level that is there already. ``meanwhile`` is
+    called with the first rank that seems not to suffice and False, and with True once it is sure.
     """
     data, bar, each = context.data, context.bar, context.settings.steps
 
@@ -195,7 +199,7 @@ def walk(
             continue
         if rank == bound and worse(found):
             # By theorem so many suffice: this one has torn on its way down, as one that begins with so many need not.
-            other = stage(f"{rank}-anew", lambda: _fresh(context, rank, rank))  # noqa: B023
+            other = stage(f"{rank}-bound", lambda: _fresh(context, rank, rank))  # noqa: B023
             bar.advance(context.settings.first)
             tries += 1
             if other.loss < found.loss:
@@ -204,15 +208,17 @@ def walk(
                 bar.advance(2 * each)
                 found, start = (longer if longer.loss < other.loss else other), "anew"
         if not failed and rank != bound and worse(found):
+            if meanwhile is not None:
+                meanwhile(rank, False)
             other = stage(f"{rank}-longer", lambda: _stirred(context, found.network, rank))  # noqa: B023
             found, tries = (other if other.loss < found.loss else found), tries + 1
             failed = worse(found)
             bar.advance(2 * each)
+            if failed and meanwhile is not None:
+                meanwhile(rank, True)
         levels.append(_level(data, rank, found, start, tries))
         best = min(best, levels[-1].error)
         bar.advance(0, rank=rank, error=levels[-1].error)
-        if failed and not to_the_end:
-            break
         rank -= 1
     return levels
 
@@ -252,12 +258,18 @@ def closer_starts(context: Context, level: Level, above: Level | None) -> dict[s
     Levels that are compared should have been trained alike: what a walk hands down may be in a worse valley at one
     rank than at the next. With the level ``above`` also one that begins with its surface, unrolled.
     """
-    rank, context = level.rank, context.alone()
-    starts: dict[str, Callable[[], Fit]] = {"anew": lambda: _fresh(context, rank, 500 + rank, MORE_PASSES)}
+    rank, starts = level.rank, {"anew": anew(context, level.rank)}
+    context = context.alone()
     if above is not None:
         starts["unrolled"] = lambda: _unrolled(context, above.fit.network, rank, level.fit)
         starts["ring"] = lambda: _unrolled(context, above.fit.network, rank, level.fit, ring=True)
     return starts
+
+
+def anew(context: Context, rank: int) -> Callable[[], Fit]:
+    """A training at that rank from random weights, of another seed than that of the walk, and longer."""
+    context = context.alone()
+    return lambda: _fresh(context, rank, 500 + rank, MORE_PASSES)
 
 
 def best_of(context: Context, level: Level, others: dict[str, Fit]) -> Level:
@@ -288,11 +300,16 @@ def _stirred(context: Context, net: FullyConnected, rank: int) -> Fit:
     return context.fit(copy.deepcopy(net), 2 * settings.steps, 100 + rank, before=before)
 
 
+def further(context: Context, level: Level) -> Callable[[], Fit]:
+    """A training that goes on from the network of a level at the ridge of ``context``."""
+    context, net, rank = context.alone(), level.fit.network, level.rank
+    return lambda: context.fit(copy.deepcopy(net), 2 * context.settings.steps, rank)
+
+
 def train_further(context: Context, level: Level, name: str) -> Level:
-    """The same level after further training at the ridge of ``context``; kept as ``name``."""
-    steps = 2 * context.settings.steps
-    found = context.stages.get(name, lambda: context.fit(copy.deepcopy(level.fit.network), steps, level.rank))
-    context.bar.advance(steps)
+    """The same level after that; kept as ``name``."""
+    found = context.stages.get(name, further(context, level))
+    context.bar.advance(2 * context.settings.steps)
     return _level(context.data, level.rank, found, level.start, level.tries)
 
 
@@ -352,7 +369,8 @@ Result = TypeVar("Result")
 
 def in_parallel(tasks: Sequence[Callable[[], Result]], n_jobs: int) -> Iterator[Result]:
     """Results in the order of the tasks, which are begun at once; each process computes with one thread."""
-    if n_jobs == 1:
+    if n_jobs == 1 or not tasks:
+        # joblib ends its processes when what it gave for no tasks is thrown away.
         return map(one_thread, tasks)
     # loky's processes are kept: only the first call waits for their imports. Ray's or Dask's backend may be set.
     found: Any = Parallel(n_jobs=n_jobs, return_as="generator")(delayed(one_thread)(task) for task in tasks)
@@ -387,30 +405,54 @@ class Stages:
             clear_remains(Inside(folder.parent, folder.name))
         #: How many fits came from the folder.
         self.reused = 0
+        #: Trainings under way in other processes.
+        self.begun: dict[str, Any] = {}
 
     def _path(self, name: str) -> Inside | None:
         return None if self.folder is None else Inside(self.folder.parent, self.folder.name, f"{name}.safetensors")
 
     def get(self, name: str, make: Callable[[], Fit]) -> Fit:
         """The fit of that name: read if it was kept, otherwise made and kept."""
-        found = self.read(name)
-        if found is None:
-            found = make()
-            self.write(name, found)
-        return found
+        return self.get_all({name: make}, 1)[0]
+
+    def begin(self, wanted: dict[str, Callable[[], Fit]], n_jobs: int) -> None:
+        """Have these fits, which will be asked for by name, trained by other processes meanwhile, if there are any."""
+        for name, make in wanted.items() if n_jobs > 1 else ():
+            if name not in self.begun and self.read(name, count=False) is None:
+                self.begun[name] = in_parallel([make], n_jobs)
 
     def get_all(self, wanted: dict[str, Callable[[], Fit]], n_jobs: int) -> list[Fit]:
         """The fits of these names, which do not depend on each other: by joblib, in so many processes."""
-        found = {name: self.read(name) for name in wanted}
+        found = {name: self.read(name) for name in wanted if name not in self.begun}
         missing = [name for name, fit in found.items() if fit is None]
+        under_way = [(name, self.begun.pop(name)) for name in wanted if name in self.begun]
         fits = in_parallel([wanted[name] for name in missing], n_jobs)
         # Each is kept as soon as it is there.
-        for name, fit in zip(missing, fits):
+        there = ((name, fit) for name, one in under_way for fit in one)
+        for name, fit in itertools.chain(there, zip(missing, fits, strict=True)):
             self.write(name, fit)
             found[name] = fit
-        return [fit for fit in found.values() if fit is not None]
+        return [fit for fit in map(found.get, wanted) if fit is not None]
 
-    def read(self, name: str) -> Fit | None:
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """What was begun and nobody asked for is waited for at the end, or given up after a failure."""
+        try:
+            yield
+        except BaseException:
+            with warnings.catch_warnings():
+                # joblib says how many tasks were cancelled.
+                warnings.simplefilter("ignore")
+                for fits in self.begun.values():
+                    fits.close()
+            raise
+        else:
+            for fits in self.begun.values():
+                list(fits)
+        finally:
+            self.begun.clear()
+
+    def read(self, name: str, *, count: bool = True) -> Fit | None:
         """The fit, or None if it is not there, damaged, or of another discovery."""
         path = self._path(name)
         if path is None or not path.is_file():
@@ -425,7 +467,7 @@ class Stages:
         except (IsthmusError, KeyError, ValueError, TypeError):
             # Training it again ends in the same bits, only later.
             return None
-        self.reused += 1
+        self.reused += count
         return found
 
     def write(self, name: str, fit: Fit) -> None:
