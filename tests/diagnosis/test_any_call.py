@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -187,3 +188,40 @@ def test_tensors_in_anything():
     assert_close(doubled["a"][0], 2 * torch.ones(2))
     assert float(doubled["b"].loss) == 2.0
     assert doubled["a"][1] is None and isinstance(doubled["b"], Output)
+
+
+class NamedOutput(OrderedDict):
+    """As a HuggingFace output is: keys are attributes too, and there is no ``update``."""
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+    def update(self, *args, **kwargs):
+        raise TypeError
+
+
+class Layered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        out = NamedOutput()
+        out["hidden"] = self.first(x)
+        return out
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = Layered(), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(self.inner(x).hidden)
+
+
+def test_outputs_whose_keys_are_attributes():
+    found = diagnose(Around(), gaussian(30, 4, dtype=torch.float32))
+    assert found["inner.first"].passes
+    assert found.samples == 30

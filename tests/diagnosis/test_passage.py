@@ -83,3 +83,26 @@ def test_what_never_varies_and_what_depends_on_the_data():
     silent[1].weight.data.zero_()
     assert math.isnan(bypass(silent, ((gaussian(5, 2),), {}), ["0"]).shares["0"])
     assert not silent[0]._forward_hooks
+
+
+def test_what_is_overwritten_in_place_is_frozen_as_it_was():
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = (nn.Linear(3, 3).double() for _ in range(2))
+
+        def forward(self, x):
+            return self.last(self.first(x).mul_(2.0))
+
+    assert bypass(InPlace(), ((gaussian(8, 3),), {}), ["first", "last"]).shares == {"first": 0.0, "last": 0.0}
+
+
+@pytest.mark.parametrize("room", [0, 200, 2**27])
+def test_what_is_kept_changes_nothing(room, monkeypatch):
+    module, X = ARCHITECTURES["resnet"]()
+    module, _ = in_float64(module)
+    names = [name for name, _ in module.named_modules() if name]
+    with untouched(module):
+        whole = bypass(module, ((X[:5].double(),), {}), names)
+        monkeypatch.setattr("isthmus.diagnosis._jacobians.KEPT_BYTES", room)
+        assert bypass(module, ((X[:5].double(),), {}), names) == whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -60,7 +60,14 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: map_tensors(change, part) for key, part in value.items()}
+        changed = {key: map_tensors(change, part) for key, part in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return changed
+        # A kind of its own, such as a HuggingFace output, whose keys are attributes too.
+        kept = copy.copy(value)
+        for key, part in changed.items():
+            kept[key] = part
+        return kept
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_tensors(change, part) for part in value))
     if isinstance(value, (tuple, list)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ DIRECTIONS = 128
 #: Bytes of tangents in float64 that one pass may hold in a layer: of one sample, and of several together.
 PASS_BYTES, TOGETHER_BYTES = 2**26, 2**24
 
-#: Size of a layer from which spectra come from the Gram matrix of the tangents: a QR of so long rows is slow.
+#: Size of a layer from which spectra of float64 tangents come from their Gram matrix too: a QR of so long rows is slow.
 LONG = 8192
 
 
@@ -169,7 +169,8 @@ def layer_jacobians(
 def _spectra(T: Tensor) -> tuple[Tensor, Tensor]:
     """Singular values (S, r) and Gram matrices (S, directions, directions) of T (S, directions, size)."""
     gram = torch.stack([_gram(one) for one in T])
-    if T.shape[2] <= LONG:
+    # What single precision left is above the floor that squaring puts under the values, 1e-8 of the largest.
+    if T.shape[2] <= LONG and T.dtype == torch.float64:
         return torch.linalg.svdvals(T.double()), gram
     return torch.linalg.eigvalsh(gram).flip(-1).clamp_min(0).sqrt(), gram
 
@@ -338,25 +339,26 @@ def bypass(
     floor = torch.finfo(fixed.dtype).eps ** 2 * float(varied.square().sum())
     shares: dict[str, float] = {}
     inside: dict[str, str] = {}
+    kept: dict[str, list[Any]] = {}
     if not total > 100 * floor:
         return Passage(dict.fromkeys(names, float("nan")), {}, (), samples)
+
+    def around(name: str) -> str | None:
+        return next((outer for outer in inside_of(name) if shares.get(outer, 0.0) > NOTHING or outer in inside), None)
+
     for place, name in enumerate(names):
-        around = next((outer for outer in inside_of(name) if shares.get(outer, 0.0) > NOTHING or outer in inside), None)
-        if around is not None:
-            inside[name] = inside.get(around, around)
+        outer = around(name)
+        if outer is not None:
+            inside[name] = inside.get(outer, outer)
             continue
         if not step():
             return Passage(shares, inside, tuple(names[place:]), samples)
+        if name not in kept:
+            kept = _outputs_of(module, same, [one for one in names[place:] if around(one) is None])
         layer = module.get_submodule(name)
-        kept: list[Any] = []
-        handle = layer.register_forward_hook(lambda *call, kept=kept: kept.append(call[-1]))
-        try:
-            module(*same[0], **same[1])
-        finally:
-            handle.remove()
         # A layer that is called several times gets back what it gave at each call.
-        again = iter(kept)
-        handle = layer.register_forward_hook(lambda *call, again=again: next(again))
+        again = iter(kept.pop(name, []))
+        handle = layer.register_forward_hook(lambda *_, again=again: next(again))
         try:
             frozen = _output(module, varied_call)
         except StopIteration:
@@ -369,6 +371,43 @@ def bypass(
         # In single precision the same numbers may come out of another kernel with another rounding.
         shares[name] = 0.0 if left <= floor else left / total
     return Passage(shares, inside, (), samples)
+
+
+#: Bytes of layers' outputs that are kept from one forward of the fixed sample.
+KEPT_BYTES = 2**27
+
+
+def _outputs_of(module: nn.Module, call: Call, names: Sequence[str]) -> dict[str, list[Any]]:
+    """What the first of these layers gives at each call, and as many others as there is room for.
+
+    Copies: a later layer may overwrite in place what it was given.
+    """
+    kept: dict[str, list[Any]] = {}
+    room = KEPT_BYTES
+
+    def keep(name: str, output: Any) -> None:
+        nonlocal room
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(output))
+        if name != names[0]:
+            if size > room:
+                kept.pop(name, None)
+                full.add(name)
+            if name in full:
+                return
+            room -= size
+        kept.setdefault(name, []).append(map_tensors(torch.clone, output))
+
+    full: set[str] = set()
+    hooks = [
+        module.get_submodule(name).register_forward_hook(lambda *call, name=name: keep(name, call[-1]))
+        for name in names
+    ]
+    try:
+        module(*call[0], **call[1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return kept
 
 
 def inside_of(name: str) -> list[str]:
