@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from isthmus.cli.base import AsJson
-from isthmus.cli.reproduce_all import described, exit_code, keep, reproduce_all
+from isthmus.cli.reproduce_all import described, exit_code, keep, reproduce_all, too_small
 from isthmus.cli.screen import COLOURS, console, plain, print_json, table, text
 
 
@@ -99,6 +99,7 @@ def _reproduce_one(chosen: Any, folder: Path, *, quick: bool, as_json: bool) -> 
     forget(unfinished)
     if not as_json:
         _print_outcomes(run, chosen.title, folder)
+        too_small(run.status == "undetermined", quick=quick)
     return described(run, folder), exit_code(run, quick=quick)
 
 
