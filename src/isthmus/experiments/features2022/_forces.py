@@ -62,7 +62,7 @@ class FeaturesFigure1(Experiment):
     where: ClassVar[str] = "Figure 1"
     convention: ClassVar[str] = "features2022: mean cross-entropy + λ‖θ‖²; ridge = λ"
     quick_seconds: ClassVar[float] = 4.0
-    full_seconds: ClassVar[float] = 30.0
+    full_seconds: ClassVar[float] = 60.0
     figure_size: ClassVar[tuple[float, float]] = (11.0, 11.2)
 
     data: str = parameter("mnist", "which data", source="paper", choices=("mnist", "synthetic"))
