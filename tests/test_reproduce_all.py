@@ -11,6 +11,7 @@ import pytest
 from isthmus import Run
 from isthmus._progress import silent
 from isthmus.cli import main
+from isthmus.cli.reproduce import too_small
 from isthmus.engines.base import Failure
 from isthmus.engines.several import run_several
 from isthmus.experiments import find_experiment, find_experiments
@@ -60,6 +61,14 @@ def test_every_quick_variant_is_judged(capsys, tmp_path_factory):
         assert run.key == find_experiment(name).quick().key
         assert set(run.figures) == {"figure.png", "figure.svg"}
         assert (kept / f"{name}-quick" / "report.html").stat().st_size > 10**5
+
+
+@pytest.mark.parametrize(
+    ("undetermined", "quick", "said"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_quick_variant_that_tests_too_little_is_told(capsys, undetermined, quick, said):
+    too_small(undetermined, quick=quick)
+    assert ("too small" in capsys.readouterr().out) is said
 
 
 def test_what_is_kept_in_the_documentation(extension):

@@ -278,12 +278,24 @@ def test_no_false_fail_on_networks_of_all_kinds(monkeypatch):
         assert number >= statuses[identity, "holds"] - 1, identity
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_no_false_fail_on_two_thousand_networks(monkeypatch):
-    statuses, caught = survey(range(10_000, 12_000), monkeypatch)
-    judged = {identity for identity, status in statuses if status == "holds"}
-    assert judged <= set(TWINS), judged - set(TWINS)
-    shares = {identity: caught[identity] / statuses[identity, "holds"] for identity in judged}
-    assert min(shares.values()) >= 0.95, sorted(shares.items(), key=lambda one: one[1])[:5]
-    assert len(judged) >= 28
+class Survey:
+    """A part of two thousand networks; classes of their own, so that workers share them."""
+
+    part: int
+    networks = 250
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(1800)
+    def test_no_false_fail(self, monkeypatch):
+        first = 10_000 + self.part * self.networks
+        statuses, caught = survey(range(first, first + self.networks), monkeypatch)
+        holds = {identity: number for (identity, status), number in statuses.items() if status == "holds"}
+        assert set(holds) <= set(TWINS), set(holds) - set(TWINS)
+        missed = {identity: number - caught[identity] for identity, number in holds.items()}
+        # 95 % of the draws; of fewer than twenty all but one.
+        assert all(number <= max(1, 0.05 * holds[identity]) for identity, number in missed.items()), missed
+        assert len(holds) >= 28
+
+
+for number in range(8):
+    globals()[f"TestPart{number}"] = type(f"TestPart{number}", (Survey,), {"part": number})

@@ -103,6 +103,7 @@ def _reproduce_one(chosen: Any, folder: Path, *, quick: bool, as_json: bool) -> 
     forget(unfinished)
     if not as_json:
         _print_outcomes(run, chosen.title, folder)
+        too_small(run.status == "undetermined", quick=quick)
     return described(run, folder), exit_code(run, quick=quick)
 
 
@@ -179,12 +180,19 @@ def reproduce_all(
             codes.append(BAD_DATA if failure.kind == "DataError" else UNDETERMINED)
     if not as_json:
         _print_all(chosen, rows, failures)
+        too_small(any(run.status == "undetermined" for run, _ in rows.values()), quick=quick)
     return reports, max(codes)
 
 
 def exit_code(run: Run, *, quick: bool) -> int:
     """1 if a statement fails, or could not be tested; quick variants may be too small to test it."""
     return UNDETERMINED if run.status == "fails" or (run.status == "undetermined" and not quick) else 0
+
+
+def too_small(undetermined: bool, *, quick: bool) -> None:
+    """Say of quick variants what "undetermined" means."""
+    if quick and undetermined:
+        console().print(text("undetermined: the quick variant is too small to test it; run the figure without --quick"))
 
 
 def read_kept(one: Experiment, folder: Path) -> Run | None:

@@ -48,9 +48,11 @@ def fit_features(
     loss: str,
     tolerance: float,
     show: ProgressFactory,
+    finish: str | None = None,
 ) -> TrainingResult:
     """Train in place. Not converging is no warning here: the state goes into the arrays and a condition."""
-    return minimise(net, X, Y, ridge=ridge, loss=loss, phases=phases, tolerance=tolerance, seed=0, show_progress=show)
+    options = {"loss": loss, "phases": phases, "tolerance": tolerance, "finish": finish}
+    return minimise(net, X, Y, ridge=ridge, seed=0, show_progress=show, **options)
 
 
 def state_number(result: TrainingResult) -> int:

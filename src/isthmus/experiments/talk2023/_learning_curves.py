@@ -65,7 +65,7 @@ class LearningCurves(Experiment):
     where: ClassVar[str] = "first slides and 'Conclusion' (a statement; task, settings and plot are ours)"
     convention: ClassVar[str] = "mean over samples, sum over outputs, + ridge·‖θ‖²"
     quick_seconds: ClassVar[float] = 10.0
-    full_seconds: ClassVar[float] = 800.0
+    full_seconds: ClassVar[float] = 1000.0
     figure_size: ClassVar[tuple[float, float]] = (13.0, 5.0)
 
     dims: tuple[int, ...] = parameter((4, 8, 16), "d, inputs; multiples of both inner dimensions", low=2, high=1000)
@@ -73,7 +73,7 @@ class LearningCurves(Experiment):
     more_inner: int = parameter(4, "another one, for the deep network in the second of the `dims`", low=2, high=100)
     outputs: int = parameter(6, "dimension of h", low=1, high=1000)
     counts: tuple[int, ...] = parameter((256, 512, 1024, 2048, 4096), "N, samples", low=8, high=10**5)
-    trials: int = parameter(5, "functions h, each with samples of its own", low=2, high=100)
+    trials: int = parameter(8, "functions h, each with samples of its own", low=2, high=100)
     test_samples: int = parameter(2000, "held out", low=20, high=10**5)
     depth: int = parameter(6, "L of the deep network", low=3, high=100)
     width: int = parameter(50, "of the deep network", low=1, high=10_000)
