@@ -370,13 +370,14 @@ def _read_workbook(handle: Any, label: str, limit: int) -> pd.DataFrame:
         do = "Install it, pip install openpyxl, or save the sheet as CSV."
         fail("read_table", f"openpyxl must be there to read {label}", "none", do, error=DataError)
     rows: list[tuple[Any, ...]] = []
-    width = 0
+    width, others, title = 0, 0, ""
     try:
         with zipfile.ZipFile(handle) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
         _need(total <= limit, f"{label} must unpack to at most {limit} bytes", f"{total} declared", _RAISE)
         book = openpyxl.load_workbook(handle, read_only=True, data_only=True, keep_links=False)
-        sheet, others = book.worksheets[0], len(book.worksheets) - 1
+        sheet = book.worksheets[0]
+        others, title = len(book.worksheets) - 1, sheet.title
         sheet.reset_dimensions()  # what the file says of them may be wrong
         for row in sheet.iter_rows(values_only=True):
             # A cell far away stands for all that are empty before it.
@@ -395,7 +396,7 @@ def _read_workbook(handle: Any, label: str, limit: int) -> pd.DataFrame:
     csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([*row, *[None] * (width - len(row))] for row in rows)
     frame = _read_text(text.getvalue().encode(), label, ".", separator=",")
     if others:
-        told = f"read the first sheet, {shown(sheet.title, 40)}; {_counted(others, 'other')} left out"
+        told = f"read the first sheet, {shown(title, 40)}; {_counted(others, 'other')} left out"
         frame.attrs["isthmus_notes"] = (*frame.attrs["isthmus_notes"], told)
     return frame
 
