@@ -8,7 +8,7 @@ Exit codes: 0 answer; 1 undetermined, or a claim or outcome fails; 2 usage; 3 ba
 
 from __future__ import annotations
 
-from isthmus.cli.base import app, main
+from isthmus.cli.base import app
 from isthmus.cli.compress import compress_command
 from isthmus.cli.convert import convert
 from isthmus.cli.demo import demo
@@ -20,6 +20,7 @@ from isthmus.cli.report import open, report  # noqa: A004 - the verb
 from isthmus.cli.reproduce import reproduce
 from isthmus.cli.runs import runs_command
 from isthmus.cli.serve import serve_command
+from isthmus.cli.shell import main
 from isthmus.cli.sweep import sweep_command
 from isthmus.cli.verify import verify_command
 
