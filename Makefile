@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # them, so that what they share is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 
-.PHONY: demo test test-full fuzz style check bench figures docs clean
+.PHONY: demo test test-lowest test-full fuzz style check bench figures docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isthmus demo
@@ -18,6 +18,17 @@ demo: $(VENV)/.installed
 test: style
 	$(BIN)/pyright > $(VENV)/types.txt & types=$$!; $(PYTEST); tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests + types))
+
+# The fast suite with the lowest versions that pyproject.toml allows (of PyTorch the tested one), in an environment of its
+# own. Types and docs are those of the newest.
+test-lowest: $(VENV)-lowest/.installed
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadscope --ignore tests/test_docs.py
+
+$(VENV)-lowest/.installed: pyproject.toml constraints.txt .ci/lowest.py
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) .ci/lowest.py > $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)-lowest/lowest.txt -e ".[test]"
+	touch $@
 
 # Ten minutes of mutated files, or as long as is said: `make fuzz SECONDS=36000`. What is found is kept in .fuzz/.
 fuzz: $(VENV)/.installed-test
@@ -67,4 +78,4 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) docs/_build dist
+	rm -rf $(VENV) $(VENV)-lowest docs/_build dist

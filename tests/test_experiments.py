@@ -365,7 +365,9 @@ def test_progress_of_quick_or_unbounded_work():
     assert out.getvalue().splitlines()[0] == "open: 2"
 
 
-def test_progress_on_a_terminal_is_a_bar():
+def test_progress_on_a_terminal_is_a_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
     class Terminal(io.StringIO):
         def isatty(self):
             return True

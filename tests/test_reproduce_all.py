@@ -11,7 +11,7 @@ import pytest
 from isthmus import Run
 from isthmus._progress import silent
 from isthmus.cli import main
-from isthmus.cli.reproduce import too_small
+from isthmus.cli.reproduce_all import too_small
 from isthmus.engines.base import Failure
 from isthmus.engines.several import run_several
 from isthmus.experiments import find_experiment, find_experiments

@@ -764,7 +764,7 @@ def test_missing_median():
 def test_what_float64_cannot_hold_is_infinite():
     for value in ("1e999", 10**400, np.longdouble("1e400"), "-inf"):
         with pytest.raises(DataError, match="'a': 1 infinite"):
-            choose_columns(pd.DataFrame({"a": [value], "y": [1.0]}), targets="y")
+            choose_columns(pd.DataFrame({"a": pd.Series([value], dtype=object), "y": [1.0]}), targets="y")
 
 
 def test_na_values(read):

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 
 class Progress(Protocol):
@@ -52,10 +52,17 @@ def progress(
         lines.close()
         return
     # Imported here: the command line's help must not wait for it.
-    from tqdm import tqdm
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
-    with tqdm(total=total, desc=label, file=out, leave=False, dynamic_ncols=True) as bar:
-        yield _Bar(bar)
+    texts = [TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[numbers]}")]
+    columns = [texts[0], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), texts[1]]
+    # What is printed meanwhile stands above the bar; standard output may be JSON, and is left alone.
+    with Bars(*columns, console=Console(file=out), transient=True, redirect_stdout=False) as bars:
+        bar = _Bar(bars, bars.add_task(label, total=total, numbers=""), clock)
+        yield bar
+        bar.show()
 
 
 @contextmanager
@@ -72,14 +79,20 @@ class Quiet:
 
 
 class _Bar:
-    def __init__(self, bar) -> None:
-        self._bar = bar
+    def __init__(self, bars: Any, task: Any, clock: Callable[[], float]) -> None:
+        self._bars, self._task, self._clock, self._last = bars, task, clock, clock()
+        self._done, self._numbers = 0, {}
 
     def advance(self, steps: int = 1, **numbers: float) -> None:
-        if numbers:
-            # Without a refresh of its own: `update` draws when it is time.
-            self._bar.set_postfix_str(_numbers(numbers), refresh=False)
-        self._bar.update(steps)
+        self._done += steps
+        self._numbers.update(numbers)
+        # A training may make thousands of steps a second.
+        if self._clock() - self._last >= 0.1:
+            self.show()
+
+    def show(self) -> None:
+        self._last = self._clock()
+        self._bars.update(self._task, completed=self._done, numbers=_numbers(self._numbers))
 
 
 class _Lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 from isthmus._tablefile import _MISSING, _counted, _floats, _listed
 
 MAX_LEVELS = 20
+#: An ISO time that says no offset from UTC.
+_NAIVE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d+)?)?")
 _DATES = [f"{day}{clock}" for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y") for clock in ("", " %H:%M", " %H:%M:%S")]
 
 
@@ -86,10 +89,12 @@ def _time(who: str, name: str, series: pd.Series, what: str = "", do: str = "") 
     kind, values = _values(who, name, series)
     if kind != "text":
         return values
+    # Before version 3 pandas gives a time without an offset that of the time before it.
+    marked = np.array([f"{cell}Z" if cell and _NAIVE.fullmatch(cell) else cell for cell in values], object)
     readings: list[np.ndarray] = []
     for form in ("ISO8601", *_DATES):
         try:
-            readings.append(_seconds(pd.Series(pd.to_datetime(pd.Series(values), format=form, utc=True))))
+            readings.append(_seconds(pd.Series(pd.to_datetime(pd.Series(marked), format=form, utc=True))))
         except (ValueError, OverflowError):
             continue
     if readings and all(np.array_equal(readings[0], reading, equal_nan=True) for reading in readings):

@@ -25,6 +25,7 @@ class Cluster:
         # Nothing of the user's, nothing sent anywhere. Ray's processes listen on loopback addresses alone.
         self.environment = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
         self.environment["RAY_AUTH_MODE"] = "disabled"
+        self.environment["RAY_worker_niceness"] = "0"
         with socket.socket() as free:
             free.bind((HEAD, 0))
             self.address = f"{HEAD}:{free.getsockname()[1]}"

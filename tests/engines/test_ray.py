@@ -31,6 +31,8 @@ def here(tmp_path_factory):
     patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    # Ray lets its processes be nice to all others: beside other tests they would hardly move.
+    patch.setenv("RAY_worker_niceness", "0")
     # Not a folder of pytest's: the path of a socket in it would be too long.
     with tempfile.TemporaryDirectory(prefix="rt-", ignore_cleanup_errors=True) as folder:
         quiet = {"log_to_driver": False, "include_dashboard": False, "object_store_memory": 2**27}

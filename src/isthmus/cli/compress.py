@@ -11,9 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import AsJson
-from isthmus.cli.given import ReportFile, check_page, check_paths, check_reading, file_of, give, inputs_of, saved_object
+from isthmus.cli.given import (
+    Decimal,
+    DecimalMark,
+    ExcludeInput,
+    NaValues,
+    Reading,
+    ReportFile,
+    check_page,
+    check_paths,
+    check_reading,
+    file_of,
+    give,
+    inputs_of,
+    saved_object,
+)
 from isthmus.cli.screen import console, print_result, print_tables, text
-from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 if TYPE_CHECKING:
     from isthmus.compression import Certificate

@@ -12,9 +12,19 @@ import typer
 
 from isthmus._html import number
 from isthmus.cli.base import UNDETERMINED, AsJson
-from isthmus.cli.given import check_reading, inputs_of, layers_of, own_network, saved_object
+from isthmus.cli.given import (
+    Decimal,
+    DecimalMark,
+    ExcludeInput,
+    NaValues,
+    Reading,
+    check_reading,
+    inputs_of,
+    layers_of,
+    own_network,
+    saved_object,
+)
 from isthmus.cli.screen import console, print_items, print_result, print_table, text
-from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 if TYPE_CHECKING:
     from isthmus.diagnosis import Diagnosis

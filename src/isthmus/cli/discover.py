@@ -20,8 +20,8 @@ from rich.text import Text
 
 from isthmus._settings import HELP, Settings
 from isthmus.cli.base import UNDETERMINED, AsJson
+from isthmus.cli.given import Decimal, DecimalMark, Exclude, NaValues, Reading
 from isthmus.cli.screen import COLOURS, console, print_items, print_result, print_table, table, text
-from isthmus.cli.table import Decimal, DecimalMark, Exclude, NaValues, Reading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -180,7 +180,7 @@ def columns_of(
 ) -> tuple[pd.DataFrame, Columns, np.ndarray | None]:
     """The table, the columns of these roles, and the labels of ``classes``; roles that follow from the file are set."""
     from isthmus.cli.discover import choose_labelled
-    from isthmus.cli.table import table_of
+    from isthmus.cli.given import table_of
     from isthmus.tables import choose_columns
 
     frame = table_of(data, reading, {**roles, "classes": classes})

@@ -12,6 +12,11 @@ import typer
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.diagnose import Loss
 from isthmus.cli.given import (
+    Decimal,
+    DecimalMark,
+    ExcludeInput,
+    NaValues,
+    Reading,
     ReportFile,
     check_page,
     check_paths,
@@ -23,7 +28,6 @@ from isthmus.cli.given import (
     saved_object,
 )
 from isthmus.cli.screen import console, print_result, print_tables, text
-from isthmus.cli.table import Decimal, DecimalMark, ExcludeInput, NaValues, Reading
 
 _WHO = "mechanics"
 #: Steps in the table on the terminal; of more, evenly spaced ones.

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.base import AsJson
-from isthmus.cli.given import check_paths, features_of, file_of
+from isthmus.cli.given import Decimal, DecimalMark, NaValues, Reading, check_paths, features_of, file_of, table_of
 from isthmus.cli.screen import console, print_notes, text
-from isthmus.cli.table import Decimal, DecimalMark, NaValues, Reading, table_of
 
 if TYPE_CHECKING:
     import numpy as np

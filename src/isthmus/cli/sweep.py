@@ -14,8 +14,8 @@ import typer
 
 from isthmus.cli.base import UNDETERMINED, AsJson
 from isthmus.cli.discover import Missing, TextColumns, columns_of
+from isthmus.cli.given import Decimal, DecimalMark, NaValues, Reading
 from isthmus.cli.screen import console, print_json, print_tables, text
-from isthmus.cli.table import Decimal, DecimalMark, NaValues, Reading
 
 if TYPE_CHECKING:
     from isthmus.sweeps import SweepResult

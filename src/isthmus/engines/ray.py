@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from isthmus._checks import check_integer, check_number, fail
+from isthmus.engines.base import Task
 from isthmus.engines.local import RENEWED_AFTER, THREADS
 
 #: Calls handed to Ray at once, however large the cluster.
@@ -123,7 +124,7 @@ class RayExecutor(Executor):
 
     def _call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         errors = self._ray.exceptions
-        data = [self._stored(getattr(one, "data", None)) for one in args]
+        data = [self._stored(one.data if isinstance(one, Task) else None) for one in args]
         bare = tuple(one if stored is None else replace(one, data=None) for one, stored in zip(args, data))
         payload = pickle.dumps((fn, bare, kwargs))
         while True:
@@ -133,6 +134,7 @@ class RayExecutor(Executor):
                 fail("RayExecutor", "the connection to Ray must last", "none any more", do)
             options = {}
             if self._avoided:
+                self._check_nodes()
                 options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._avoided)})"}
             paths = [path for path in sys.path if path]
             reference = self._function.options(**options).remote(self._versions, paths, self.threads, payload, *data)
@@ -164,13 +166,13 @@ class RayExecutor(Executor):
     def _avoid(self, here: Mapping[str, Any]) -> None:
         wanted, found = self._versions, here["versions"]
         other = [f"{name} {found.get(name)}, not {wanted[name]}" for name in wanted if found.get(name) != wanted[name]]
-        with self._lock:
-            self._avoided[here["node"]] = f"{here['host']} has {', '.join(other)}"
-            self._looked = -float("inf")
-            if not any(self._usable(node) and node["Resources"].get("CPU") for node in self._ray.nodes()):
-                raise VersionMismatch(
-                    f"no node is left with the driver's versions: {'; '.join(self._avoided.values())}"
-                )
+        self._avoided[here["node"]] = f"{here['host']} has {', '.join(other)}"
+        self._looked = -float("inf")
+
+    def _check_nodes(self) -> None:
+        if not any(self._usable(node) and node["Resources"].get("CPU") for node in self._ray.nodes()):
+            told = "; ".join(self._avoided.values())
+            raise VersionMismatch(f"no node is left with the driver's versions: {told}")
 
 
 def library() -> Any:

@@ -223,13 +223,7 @@ def _teller(show_progress: bool | ProgressFactory) -> Callable[[str], None]:
     """Where errors are shown at once: on stderr, if anything is shown."""
 
     def tell(message: str) -> None:
-        if not show_progress:
-            return
-        if sys.stderr.isatty():
-            from tqdm import tqdm
-
-            tqdm.write(message, file=sys.stderr)
-        else:
+        if show_progress:
             print(message, file=sys.stderr, flush=True)
 
     return tell
