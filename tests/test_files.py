@@ -511,7 +511,7 @@ def test_save_refuses(tmp_path):
     steep = isthmus.FullyConnected([3, 2])
     steep._slope = 7.0
     for obj, words in [
-        (torch.nn.Linear(2, 2), "from_torch"),
+        (torch.nn.Linear(2, 2), "nn.Sequential"),
         ({"a": 1}, "a 'dict'"),
         (mixed, "weights.1.*float32"),
         (reshaped, "weights.0"),

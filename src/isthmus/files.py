@@ -50,6 +50,7 @@ _HOMES = {
     "Standardized": "isthmus.networks._standardized",
     "CompactNetwork": "isthmus.networks._standardized",
     "ConvolutionalNet": "isthmus.networks._convolutional",
+    "Sequential": "isthmus.networks._plain",
     "Discovery": "isthmus.discovery._result",
     "BottleneckRegressor": "isthmus.estimators._regressor",
     "BottleneckClassifier": "isthmus.estimators._classifier",
@@ -88,7 +89,8 @@ def register(
         (Configuration, tensors) → object. Both come from a file: check everything, against each other too,
         before building. May raise any ``IsthmusError``.
     """
-    if _HOMES.get(kind, cls.__module__) == cls.__module__:
+    # A class of PyTorch's own is registered by the module of ours that reads it.
+    if _HOMES.get(kind, cls.__module__) in (cls.__module__, from_parts.__module__):
         _KINDS[kind] = _Kind(cls, to_parts, from_parts)
 
 
@@ -108,9 +110,10 @@ def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> N
 
     Parameters
     ----------
-    obj : Network, Discovery, or a fitted estimator
+    obj : Network, nn.Sequential, Discovery, or a fitted estimator
         Of exactly the class that was defined. Parameters are saved bit for bit; gradients, hooks, device and training
-        mode are not.
+        mode are not. Of an ``nn.Sequential``, as :func:`~isthmus.compress` gives it, the tensors in the file have the
+        names of its ``state_dict``: any reader of safetensors can load them.
     path : path
         In an existing folder; conventionally ``*.safetensors``. Written atomically.
     overwrite : bool, default True
@@ -135,7 +138,8 @@ def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> N
             who,
             f"`obj` must be one of {', '.join(_known())}",
             f"a {shown(type(obj).__name__)}",
-            "Convert an nn.Sequential with isthmus.from_torch; a subclass would not come back as itself.",
+            "Put single layers into an nn.Sequential; save other modules with torch.export.save: a subclass would not "
+            "come back as itself.",
         )
     config, tensors = kind.to_parts(obj)
     metadata = {
@@ -150,6 +154,8 @@ def save(obj: Any, path: str | os.PathLike[str], *, overwrite: bool = True) -> N
 
 def load(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> Any:
     """Load what :func:`save` wrote: on the CPU, same dtype and bits, parameters requiring gradients.
+
+    An ``nn.Sequential`` comes back in evaluation mode.
 
     Safe on files from strangers: no code in them is run, only whitelisted kinds are built, and no more memory
     is taken than a small multiple of the file's size. Anything wrong is an ``IsthmusError``: ``DataError`` if

@@ -8,7 +8,7 @@ from planted import minimal, plant
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from isthmus import FullyConnected, IsthmusError, compress
+from isthmus import IsthmusError, compress
 from isthmus.compression._certificate import EVERYWHERE, ON_DATA, UNCHANGED, WITHIN
 from isthmus.compression._stacks import find_stacks
 from tools import assert_close, gaussian, generator, random_net
@@ -68,7 +68,7 @@ def test_inside_a_residual_block():
     found = compress(net, X)
     assert type(found.network) is Residual and found.certificate.domain in (EVERYWHERE, ON_DATA)
     assert [layer.layer for layer in found.certificate.layers] == ["mlp.0"] and found.certificate.layers[0].after <= 7
-    assert {part for part, _ in found.certificate.untouched} == {"norm", "head"}
+    assert {part for part, _ in found.certificate.untouched} == {"norm"}
     assert_close(outputs(found.network, X), outputs(net, X))
     assert net.mlp[0].out_features == 17
     blind = compress(net)
@@ -80,7 +80,7 @@ def test_sequences_and_images():
     net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), *redundant([27, 6, 2]), nn.Softmax(-1)).double()
     X = torch.randn(12, 1, 5, 5, dtype=torch.float64, generator=generator(0))
     found = compress(net, X)
-    assert found.certificate.layers[0].after <= 6 and found.certificate.untouched[0][0] == "0"
+    assert found.certificate.layers[0].after <= 6 and not found.certificate.untouched
     assert_close(outputs(found.network, X), outputs(net, X))
     tokens = nn.Sequential(nn.Embedding(10, 4), redundant([4, 6, 3])).double()
     T = torch.randint(10, (7, 5), generator=generator(1))
@@ -92,8 +92,8 @@ def test_sequences_and_images():
 def test_networks_of_ours_inside():
     net = Residual(plant(minimal([4, 5, 4]), KINDS)).double()
     found = compress(net, gaussian(30, 4))
-    assert isinstance(found.network.mlp, FullyConnected) and found.network.mlp.dims == (4, 5, 4)
-    assert found.certificate.layers[0].layer == "mlp.1"
+    assert type(found.network.mlp) is nn.Sequential and found.network.mlp[0].out_features == 5
+    assert found.certificate.layers[0].layer == "mlp.0"
 
 
 def test_what_cannot_be_taken_out_is_listed():
@@ -140,7 +140,7 @@ def test_a_module_that_reaches_into_its_stack_is_taken_back():
 
     net = Reaching().double()
     found = compress(net, gaussian(20, 4))
-    assert found.certificate.domain == UNCHANGED and any("taken back" in note for note in found.certificate.notes)
+    assert found.certificate.domain == UNCHANGED
     assert found.network.stack[0].out_features == net.stack[0].out_features
 
 
@@ -155,14 +155,17 @@ def test_a_part_that_is_not_reached():
             return self.used(X)
 
     found = compress(Unused().double(), gaussian(9, 4))
-    assert any("does not reach" in note for note in found.certificate.notes)
+    assert found.network.used[0].out_features == 5 and found.network.unused[0].out_features == 15
 
 
 def test_tolerance_over_several_stacks():
-    net = nn.Sequential(redundant([6, 12, 5]), nn.Tanh(), redundant([5, 9, 2], seed=1)).double()
+    net = nn.Sequential(redundant([6, 12, 5]), nn.Tanh(), nn.Linear(5, 40), nn.Tanh(), nn.Linear(40, 40)).double()
+    with torch.no_grad():
+        net[4].weight.copy_(gaussian(40, 2) @ gaussian(2, 40, seed=1) / 40)
     X = gaussian(150, 6)
     found = compress(net, X, tolerance=0.05)
     assert found.certificate.domain == WITHIN and found.certificate.deviation <= 0.05
+    assert [layer.out_features for layer in found.network[4]] == [2, 40]
     before, after = outputs(net, X), outputs(found.network, X)
     assert_close(found.certificate.deviation, float((before - after).abs().max() / before.abs().max()))
 
@@ -210,11 +213,11 @@ def test_linear_neurons_inside_a_module_take_inputs_of_any_shape():
     net = nn.Sequential(nn.Tanh(), settled(), nn.Tanh())
     for X in (None, gaussian(9, 3), gaussian(9, 4, 3)):
         found = compress(net, X)
-        assert found.certificate.layers[1].after <= 3 and found.certificate.domain in (EVERYWHERE, ON_DATA)
+        assert found.certificate.layers[1].after <= 5 and found.certificate.domain in (EVERYWHERE, ON_DATA)
         for Y in (gaussian(9, 3), gaussian(9, 4, 3)):
             if X is None or Y.shape == X.shape:
                 assert_close(outputs(found.network, Y), outputs(net, Y))
-        assert [type(layer) for layer in found.network[1]] == [FullyConnected]
+        assert not any(type(part).__module__.startswith("isthmus") for part in found.network.modules())
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_the_numbers_are_in_it():
     assert words == [f"{change.before} → {change.after}" for change in changes]
     says = found.certificate
     lengths = [bar.get_width() for bars in left.containers for bar in bars]
-    assert lengths[1] == pytest.approx(says.parameters_after / says.parameters_before) and len(lengths) == 5
+    assert lengths[1] == pytest.approx(says.parameters_after / says.parameters_before) and len(lengths) == 6
     # What grew is of another colour.
     colours = [bar.get_facecolor() for bars in left.containers for bar in bars]
     assert all((colour == colours[1]) == (length <= 1) for colour, length in zip(colours, lengths))

@@ -81,31 +81,44 @@ def test_the_whole_of_a_discovery_is_its_prediction(bias):
 
 
 @pytest.mark.parametrize("smooth", ["encoder", "decoder", "both"])
-def test_smooth_maps_are_refused(tmp_path, monkeypatch, capsys, smooth):
+def test_smooth_maps_are_compressed_as_they_are(tmp_path, monkeypatch, capsys, smooth):
     """As ReLU networks of the same weights they would compute something else."""
     monkeypatch.chdir(tmp_path)
     shift, scale = gaussian(1, 4)[0], torch.ones(4, dtype=torch.float64)
     g, h = (SmoothNetwork(dims, dtype=torch.float64, generator=generator(1)) for dims in ([4, 7, 2], [2, 8, 3]))
+    with torch.no_grad():
+        for net in (g, h):
+            net.weights[0][2], net.biases[0][2] = net.weights[0][1], net.biases[0][1]
+            net.weights[0][4] = 0.0
     maps = {"encoder": Standardized(g, shift, scale), "decoder": h}
     found = discovery(**(maps if smooth == "both" else {smooth: maps[smooth]}))
-    with pytest.raises(isthmus.IsthmusError, match='must be piecewise linear. Got .*SiLU.*activation="kinked"'):
-        network_in(found)
     isthmus.save(found, "found.safetensors")
-    assert main(["compress", "found.safetensors", *OUT]) == 2
-    assert "--activation kinked" in capsys.readouterr().err and not (tmp_path / "small.safetensors").exists()
+    np.save("X.npy", gaussian(40, 4).numpy())
+    for more, off in (([], 1e-12), (["--tolerance", "0.05"], 0.05)):
+        assert main(["compress", "found.safetensors", *OUT, "--data", "X.npy", *more, "--json"]) == 0
+        says = json.loads(capsys.readouterr().out)
+        small, X = isthmus.load("small.safetensors"), gaussian(30, 4, seed=5) if not more else gaussian(40, 4)
+        with torch.no_grad():
+            got = small.eval()(X)
+        wanted = torch.from_numpy(found.predict(X.numpy()))
+        assert float((got - wanted).abs().max()) <= off * float(wanted.abs().max())
+        assert says["parameters_after"] < says["parameters_before"]
+        if smooth == "both" and not more:
+            # Two of seven and of eight neurons: a copy, and a constant one.
+            assert [layer["after"] for layer in says["layers"]] == [5, 6] and says["domain"] == "everywhere"
 
 
 @pytest.mark.slow
-def test_the_way_out_leads_there():
+def test_discoveries_of_either_kind():
     task = isthmus.problems.linear(d_in=4, d_out=4, rank=1, samples=100)
     options = {"depth": 4, "width": 8, "rank": 1, "steps": 5, "replicas": 0}
-    with pytest.raises(isthmus.IsthmusError, match="kinked"):
-        network_in(isthmus.discover(task.X, task.Y, **options))
-    found = isthmus.discover(task.X, task.Y, activation="kinked", **options)
-    whole, _ = network_in(found)
-    small = isthmus.compress(whole).network
-    with torch.no_grad():
-        assert_close(small(torch.tensor(task.X)), torch.from_numpy(found.predict(task.X)))
+    for activation in ("smooth", "kinked"):
+        found = isthmus.discover(task.X, task.Y, activation=activation, **options)
+        whole, _ = network_in(found)
+        small = isthmus.compress(whole, task.X, tolerance=0.01).network
+        with torch.no_grad():
+            off = small(torch.tensor(task.X)) - torch.from_numpy(found.predict(task.X))
+        assert float(off.abs().max()) <= 0.011 * float(np.abs(found.predict(task.X)).max())
 
 
 def test_constants_have_no_layers(tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,10 @@ def test_layers_of_strangers(change):
 def test_fields_must_be_there_and_documents_be_mappings():
     document = json.loads(dumps("test", certificate().to_dict()))
     for name in document:
+        if name.startswith("operations_"):
+            # Certificates were written without them.
+            assert math.isnan(getattr(Certificate.from_dict({**document, name: "nan"}), name))
+            continue
         with pytest.raises(FileFormatError):
             Certificate.from_dict({key: value for key, value in document.items() if key != name})
     for other in (None, [], "Certificate", 1):

@@ -29,8 +29,9 @@ from isthmus.cli.given import (
 from isthmus.cli.screen import console, print_result, print_tables, text
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from isthmus.compression import Certificate
-    from isthmus.networks import Network
 
 _WHO = "compress"
 #: Layers in the table on the terminal.
@@ -42,7 +43,7 @@ def compress_command(
         Path,
         typer.Argument(
             metavar="MODEL",
-            help="File of isthmus.save: FullyConnected, Standardized or Discovery; or the folder of a discovery.",
+            help="File of isthmus.save: a network, an nn.Sequential or a Discovery; or the folder of a discovery.",
         ),
     ],
     out: Annotated[
@@ -97,38 +98,40 @@ def compress_command(
 
     def show() -> None:
         print_certificate(found.certificate)
-        made: Any = found.network
-        what = f"{type(made).__name__} {' → '.join(map(str, made.plain_layers().dims))}"
+        linear = [layer for layer in found.network.modules() if isinstance(layer, nn.Linear)]
+        dims = [linear[0].in_features, *(layer.out_features for layer in linear)] if linear else []
+        what = f"{type(found.network).__name__} {' → '.join(map(str, dims))}".strip()
         console().print(text(f"wrote {out}: {what}, {out.stat().st_size:,} bytes"))
 
     give(_WHO, found, report, show, as_json=as_json)
 
 
-def network_in(saved: Any) -> tuple[Network, list[str]]:
+def network_in(saved: Any) -> tuple[nn.Module, list[str]]:
     """The network to compress in what a file held, h∘g of a discovery, and what to know about it."""
+    from torch import nn
+
     from isthmus._checks import fail
+    from isthmus.compression import plain
     from isthmus.networks import FullyConnected, Network, Standardized
 
-    if isinstance(saved, Network) and saved.plain_layers() is not None:
+    if isinstance(saved, nn.Module) and not isinstance(plain(saved), Network):
         return saved, []
     from isthmus.discovery import Discovery
 
     if not isinstance(saved, Discovery):
-        must = "MODEL must hold a FullyConnected, a Standardized or a Discovery"
-        do = "Other modules, such as an nn.Sequential, go to isthmus.compress in Python; a LeakyResNet has no layers "
-        fail(_WHO, must, f"a {type(saved).__name__}", f"{do}that could lose neurons one by one.")
+        must = "MODEL must hold a network that PyTorch's own layers can make, or a Discovery"
+        fail(_WHO, must, f"a {type(saved).__name__}", "Other modules go to isthmus.compress in Python.")
     if saved.rank == 0:
         fail(_WHO, "the discovery must have a rank above 0", f"rank {saved.rank}", "Its outputs are constant.")
     g: Any = saved.encoder
     h: Any = saved.decoder
-    if g.network.plain_layers() is None or h.plain_layers() is None:
-        do = 'Discover again with activation="kinked" (--activation kinked): such networks can be compressed.'
-        fail(_WHO, "encoder and decoder of the discovery must be piecewise linear", "a smooth activation, SiLU", do)
     notes = ["encoder and decoder became one network: its outputs are kept, the coordinates between them are not"]
     if saved.fill is not None:
         notes.append("missing inputs are not filled in by the network as the discovery did: fill them in first")
     if saved.mending.limits:
         notes.append("gross outliers are not limited by the network as the discovery did: limit them first")
+    if g.network.plain_layers() is None or h.plain_layers() is None:
+        return nn.Sequential(*g.to_torch(), *h.to_torch()).eval(), notes
     return Standardized(FullyConnected.joined(g.network, h), g.shift, g.scale), notes
 
 

@@ -72,6 +72,8 @@ class Certificate:
     latency_before, latency_after : float
         Median milliseconds of one forward pass of ``batch`` rows, runs of the two in turn.
     batch : int
+    operations_before, operations_after : float
+        Floating-point operations of that pass, two for a product, as PyTorch counts them; NaN where it was not run.
     layers : tuple of LayerChange
     untouched : tuple of (str, str)
         Parts that were left alone, and why.
@@ -95,6 +97,8 @@ class Certificate:
     latency_after: float
     batch: int
     layers: tuple[LayerChange, ...]
+    operations_before: float = math.nan
+    operations_after: float = math.nan
     untouched: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -202,7 +206,8 @@ class Compressed:
     Attributes
     ----------
     network : nn.Module
-        Of the kind that was given: an ordinary module in the same dtype, on the same device, in the same mode.
+        Of PyTorch's own layers, in modules of the classes that were given: in the same dtype and mode, on the same
+        device.
     certificate : Certificate
     """
 
@@ -252,7 +257,7 @@ _COUNTS = ("points", "parameters_before", "parameters_after", "bytes_before", "b
 
 _NUMBERS = ("deviation", "before_rounding", "tolerance", "norm_before", "norm_after")
 
-_TIMES = ("latency_before", "latency_after")
+_TIMES = ("latency_before", "latency_after", "operations_before", "operations_after")
 
 _DERIVED = {"format", "version", "sentence", "neurons_before", "neurons_after"}
 
@@ -262,6 +267,8 @@ _MOST, _MOST_LAYERS = 10**15, 10**5
 
 def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a Certificate from plain data, each checked."""
+    # Certificates were written without these.
+    content = {"operations_before": math.nan, "operations_after": math.nan, **content}
     _keys("the certificate", content, {*Certificate.__dataclass_fields__, *_DERIVED})
     if content["domain"] not in DOMAINS:
         raise ValueError(f"the domain {content['domain']!r:.40}")

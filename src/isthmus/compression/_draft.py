@@ -35,6 +35,8 @@ class Draft:
         What the hidden layers were called at first.
     removed : dict
         Layer → what was done → how many neurons went.
+    mixed : bool
+        Whether some neurons of a layer may be linear beside others: PyTorch has ``PReLU`` for that, of rows alone.
     """
 
     Ws: list[Tensor]
@@ -45,6 +47,7 @@ class Draft:
     bias: float
     names: list[str]
     removed: dict[str, dict[str, int]] = field(default_factory=dict)
+    mixed: bool = True
 
     @staticmethod
     def of(net: FullyConnected, names: Sequence[str] = ()) -> Draft:
@@ -70,6 +73,19 @@ class Draft:
         stored = [b / self.bias if has else None for b, has in zip(bs, self.biased)] if self.bias else None
         slope = slopes or (like.slopes[0] if like.slopes else like.slope)
         return FullyConnected.from_weights(Ws, stored, slope=slope, bias=self.bias, linear=counts)
+
+    def unmixed(self) -> Draft:
+        """The same function without linear neurons beside others: z = (σ(z) − σ(−z))/(1 + a), two for one."""
+        made = self.copy()
+        for i, (mask, a) in enumerate(zip(self.linear, self.slopes)):
+            if bool(mask.all()) or not bool(mask.any()) or a == -1.0:
+                continue
+            into, out = made.Ws[i][mask], made.Ws[i + 1].clone()
+            out[:, mask] /= 1.0 + a
+            made.Ws[i], made.bs[i] = torch.cat([made.Ws[i], -into]), torch.cat([made.bs[i], -made.bs[i][mask]])
+            made.Ws[i + 1] = torch.cat([out, -out[:, mask]], 1)
+            made.linear[i] = torch.zeros(len(made.Ws[i]), dtype=torch.bool)
+        return made
 
     def copy(self) -> Draft:
         """An independent one."""

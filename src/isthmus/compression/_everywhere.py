@@ -114,6 +114,11 @@ def settle_signs(draft: Draft, i: int) -> bool:
 
 def mark_linear(draft: Draft, i: int, *, always: Tensor, never: Tensor, why: str) -> bool:
     """Neurons above zero become linear, those below are linear of slope a, or go with the ReLU."""
+    if not draft.mixed:
+        bent = ~(draft.linear[i] | always) & ~never
+        if bool(bent.any()):
+            always = torch.zeros_like(always)
+            never = never if draft.slopes[i] == 0.0 else torch.zeros_like(never)
     if draft.slopes[i] != 0.0:
         draft.Ws[i][never] *= draft.slopes[i]
         draft.bs[i][never] *= draft.slopes[i]

@@ -53,16 +53,24 @@ class PlainStack:
         """The module that is fed what ``layers`` would be."""
         return self.layers if self.holder is None else next(iter(self.module.children()))
 
-    def rewritten(self, draft: Draft, *, rows: bool) -> nn.Module:
-        """A module of the kind, dtype and device of ``module``; ``rows`` if it is fed nothing but inputs (N, n_0)."""
+    def rewritten(self, draft: Draft) -> nn.Module:
+        """PyTorch's own layers, in the dtype, on the device and in the mode of ``module``."""
         own, mode = next(self.module.parameters()), self.module.training
+        draft = draft if draft.mixed else draft.unmixed()
         made = draft.network(self.layers).to(own.device, own.dtype).requires_grad_(own.requires_grad).train(mode)
         if isinstance(self.module, Network):
-            return self.module.with_plain_layers(made)
-        if any(made.linear) and not rows:
-            # The slopes of a PReLU belong to the second axis, which need not be the last.
-            return nn.Sequential(made)
+            return self.module.with_plain_layers(made).to_torch()
         return nn.Sequential(*(layer for layer in made.to_torch() if type(layer) is not nn.Identity)).train(mode)
+
+
+def unmixed(net: Network) -> Network:
+    """The same without layers of which only some neurons are linear: inputs need not be rows."""
+    layers = net.plain_layers()
+    if layers is None or not any(layers.linear):
+        return net
+    own = next(layers.parameters())
+    made = Draft.of(layers).unmixed().network(layers).to(own.device, own.dtype).requires_grad_(own.requires_grad)
+    return net.with_plain_layers(made.train(net.training))
 
 
 def find_stacks(module: nn.Module) -> tuple[list[PlainStack], list[tuple[str, str]]]:

@@ -59,6 +59,7 @@ def _sizes(found: Certificate) -> Table:
         ["parameters", f"{found.parameters_before:,}", f"{found.parameters_after:,}"],
         ["bytes", f"{found.bytes_before:,}", f"{found.bytes_after:,}"],
         ["‖θ‖²", number(found.norm_before, 5), number(found.norm_after, 5)],
+        ["operations", number(found.operations_before), number(found.operations_after)],
         [f"ms for {found.batch} rows", number(found.latency_before), number(found.latency_after)],
     ]
     return Table("sizes", "Before and after", ["", "before", "after"], rows)

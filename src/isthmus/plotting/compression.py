@@ -40,6 +40,7 @@ _FIELDS = {
     "neurons": ("neurons", "", 0),
     "parameters": ("parameters", "", 0),
     "bytes": ("bytes", "", 0),
+    "operations": ("operations", "", 3),
     "latency": ("latency", " ms", 3),
     "norm": ("‖θ‖²", "", 4),
 }
@@ -85,10 +86,10 @@ def stacked(layers: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
 
 
 def costs(content: Mapping[str, Any]) -> list[Cost]:
-    """Neurons, parameters, bytes, latency and ‖θ‖² before and after; those that are known and not 0 before."""
+    """What it costs before and after; of that, what is known and was not 0 before."""
     found = []
     for key, (name, unit, digits) in _FIELDS.items():
-        before, after = float(content[f"{key}_before"]), float(content[f"{key}_after"])
+        before, after = (float(content.get(f"{key}_{when}", math.nan)) for when in ("before", "after"))
         if math.isfinite(before) and math.isfinite(after) and before > 0 and math.isfinite(after / before):
             told = " → ".join(f"{value:.{digits}g}" if digits else f"{value:,.0f}" for value in (before, after))
             found.append(Cost(name, before, after, told + unit))

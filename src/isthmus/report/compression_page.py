@@ -49,6 +49,9 @@ def _facts(found: Certificate) -> list[Fact]:
     if found.elsewhere is not None:
         facts.append(Fact("deviation elsewhere", _deviation(found.elsewhere), "on samples that nothing was fitted to"))
     facts.append(Fact("‖θ‖²", number(found.norm_after, 4), f"before {number(found.norm_before, 4)}"))
+    if math.isfinite(found.operations_before) and math.isfinite(found.operations_after):
+        note = f"floating-point, of a pass of {found.batch} rows; before {number(found.operations_before, 3)}"
+        facts.append(Fact("operations", number(found.operations_after, 3), note))
     if math.isfinite(found.latency_before) and math.isfinite(found.latency_after):
         note = f"before {number(found.latency_before)} ms; {found.batch} rows a pass"
         facts.append(Fact("latency", f"{number(found.latency_after)} ms", note))
