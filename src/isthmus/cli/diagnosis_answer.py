@@ -23,6 +23,10 @@ def print_diagnosis(found: Diagnosis, folder: Path) -> None:
         print_table(out, tables["layers"], "← the isthmus")
         told = "?: unclear; dimensions: of the centred representation; W: weights, J: Jacobian; negative: ‖[Z]₋‖²/‖Z‖²"
         out.print(text(told), style="dim")
+    for key in ("effective", "factors"):
+        if key in tables:
+            out.print()
+            print_table(out, tables[key])
     if "agreement-numbers" in tables:
         out.print()
         print_table(out, tables["agreement-numbers"])

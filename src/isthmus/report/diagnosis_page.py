@@ -57,6 +57,7 @@ _WHOLE = {
     "largest_stable_step": "largest stable step",
     "output_depth": "effective depth by the outputs",
 }
+_EFFECTIVE = "Where no bottleneck was found: in how many dimensions each layer varies, and a fresh copy beside it."
 _LEAD = "How many directions each layer uses, counted in three ways."
 
 
@@ -103,11 +104,12 @@ def _page(found: Diagnosis, content: Mapping[str, Any]) -> Page:
     origin, quantities = content.get("origin"), content["quantities"]
     title = str((origin or {}).get("weights") or found.whole.get("type") or "Diagnosis")
     # A name of ten thousand characters is in the table; here it would be the page.
-    answer = Answer(plain(found.sentence, 400), found.verdict, found.isthmus.reasons, _MEANING[found.verdict])
+    answer = Answer(plain(found.sentence, 600), found.verdict, found.isthmus.reasons, _MEANING[found.verdict])
     sections = [
         Section(
             "layers", "Layer by layer" if found.rank is None else "Where the isthmus is", _layers(found, layers), _LEAD
         ),
+        Section("effective", "In effect", [*_table(found, "effective"), *_table(found, "factors")], _EFFECTIVE),
         Section("agreement", "Agreement", _agreement(found), "Do other ways of counting say the same?"),
         *(_through(key, found, content["layers"]) for key in _SPECTRA),
         frequencies.section(found.layers, layers, found.whole),
