@@ -145,9 +145,10 @@ def print_diagnosis(found: Diagnosis, folder: Path) -> None:
         print_table(out, tables["layers"], "← the isthmus")
         told = "?: unclear; dimensions: of the centred representation; W: weights, J: Jacobian; negative: ‖[Z]₋‖²/‖Z‖²"
         out.print(text(told), style="dim")
-    if "agreement-numbers" in tables:
-        out.print()
-        print_table(out, tables["agreement-numbers"])
+    for key in ("effective", "factors", "agreement-numbers"):
+        if key in tables:
+            out.print()
+            print_table(out, tables[key])
     out.print()
     out.print(text(_whole(found)))
     for one in (found.minimum, found.stability):

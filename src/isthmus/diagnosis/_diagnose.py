@@ -36,6 +36,7 @@ from isthmus.diagnosis._ranks import (
     isthmus_of_chain,
 )
 from isthmus.diagnosis._result import Diagnosis
+from isthmus.diagnosis._soft import Subject, without_bottleneck
 from isthmus.diagnosis._weights import WeightedLayer, weighted_layers
 from isthmus.diagnosis._whole import (
     describe,
@@ -207,6 +208,23 @@ def diagnose(
         numbers |= more
         narrow = by_trace or narrow
     narrow = found.unless_few(narrow, table)
+    narrowest = None
+    if narrow.verdict != "determined" and found.finite:
+        # Every layer that was seen to hold what the forward gives.
+        known = {one.name: ready.places[one.name] for one in table if one.name in ready.places}
+        subject = Subject(
+            run=run,
+            batches=batches,
+            few=ready.few,
+            places={**known, "": ready.places[""]},
+            layouts=_layouts(weighted, blocks),
+            each=ready.each,
+            one=found.one,
+            seed=seed,
+        )
+        with untouched(run):
+            table, narrowest, more_notes = without_bottleneck(subject, table, effort)
+        notes += more_notes
     reached = None
     if Y is not None and ridge and layers is None and found.finite and batches.samples is not None:
         reached = _minimum(plain, batches, targets_of(who, Y, loss), narrow, numbers, ridge, loss, true_rank)
@@ -243,6 +261,7 @@ def diagnose(
         stability=steps,
         minimum=reached,
         cost=tuple(effort.parts),
+        narrowest=narrowest,
     )
 
 
@@ -260,6 +279,11 @@ class _Ready:
         """Bytes of the largest output of a layer for one sample."""
         sizes = (place.size for place in self.places.values() if place.batch_axis is not None)
         return 8 * max(sizes, default=1)
+
+    @property
+    def each(self) -> int:
+        """Samples that fit into one forward."""
+        return max(1, BATCH_BYTES // self.widest)
 
     def leading(self, samples: int) -> Call:
         """The first few samples; all of them where they belong together."""
@@ -335,7 +359,7 @@ def _measure(
         ready, {one.name for one in weighted}, _layouts(weighted, blocks), effort, one, sketch, exact_up_to, seed
     )
     passage = _passage(ready, effort, one)
-    found = Findings(weighted, blocks, places, seen, passage, eps, seed)
+    found = Findings(weighted, blocks, places, seen, passage, eps, seed, one)
     with effort.part("weights", len(weighted), 0.0, f"{len(weighted)} layers") as part:
         for done, layer in enumerate(weighted):
             if not part.goes_on(0.5):
@@ -378,10 +402,9 @@ def _representations(
     share = SHARES["representations"]
     if available and not effort.fits(estimated, share):
         most = max(FEWEST_SAMPLES, min(available, int(max(share * effort.left - streams, 0.0) / max(one, 1e-9))))
-    each = max(1, BATCH_BYTES // ready.widest)
     with effort.part("representations", batches.samples, estimated, what) as part:
         how = Streaming(sketch, exact_up_to, seed, coarse, most or available)
-        cut = batches.pieces(each, most=most, goes_on=lambda: part.goes_on(share))
+        cut = batches.pieces(ready.each, most=most, goes_on=lambda: part.goes_on(share))
         seen = observe(ready.run, cut, looked, layouts, how=how, bar=part.bar)
         part.what = f"{seen.samples} samples"
         all_of_them = available or batches.samples
@@ -414,9 +437,9 @@ def _passage(ready: _Ready, effort: Effort, one: float) -> Passage:
     available = min(PASSAGE_SAMPLES, max(count_samples(ready.few) - 1, 1))
     room = PASSAGE_BYTES // (4 * ready.widest)
     choices = [n for n in (available, 4, 1) if n <= available]
-    samples = next((n for n in choices if n <= room and effort.fits(2 * one * n * len(names), 0.25)), 1)
+    samples = next((n for n in choices if n <= room and effort.fits(1.25 * one * n * len(names), 0.25)), 1)
     share = SHARES["passage"]
-    estimated = 2 * one * samples * len(names)
+    estimated = 1.25 * one * samples * len(names)
     with effort.part("passage", len(names), estimated, "") as part:
 
         def step() -> bool:

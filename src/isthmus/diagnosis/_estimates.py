@@ -31,6 +31,14 @@ class Estimate:
     high: float
     method: str
 
+    @property
+    def shown(self) -> str:
+        """The number with its interval, for people."""
+        if math.isnan(self.low) or self.low == self.high:
+            return f"{self.value:.3g}"
+        high = f"{self.high:.3g}" if math.isfinite(self.high) else "∞"
+        return f"{self.value:.3g} ({self.low:.3g} to {high})"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {key: v if not isinstance(v, float) or math.isfinite(v) else None for key, v in asdict(self).items()}

@@ -40,6 +40,8 @@ class Findings:
     eps : float
         Relative rounding of the module's own dtype through its depth.
     seed : int
+    one : float
+        Seconds of a forward for each sample.
     """
 
     weighted: list[WeightedLayer]
@@ -49,6 +51,7 @@ class Findings:
     passage: Passage
     eps: float
     seed: int = 0
+    one: float = 0.0
     jacobians: Jacobians = field(default_factory=lambda: Jacobians({}, "not computed: not asked for"))
     _weighed: dict[str, list[WeightDiagnosis]] = field(default_factory=dict)
 

@@ -97,7 +97,7 @@ class StreamedSpectrum:
         self.columns = width if exact else sketch
         self._chosen = None if exact else _chosen_units(width, seed)
         units = width if self._chosen is None else len(self._chosen)
-        self._embedding = None if exact else _sparse_signs(units, sketch, seed)
+        self._embedding = None if exact else sparse_signs(units, sketch, seed)
         self.rows = 0
         self.nonfinite = 0
         self.mean = torch.zeros(self.columns, dtype=torch.float64)
@@ -113,9 +113,18 @@ class StreamedSpectrum:
 
     @property
     def error(self) -> Tensor:
-        """Relative error to expect of each value, (columns,): 0 if exact, (√k + 1)/√m for the k-th if sketched."""
-        k = torch.arange(1, self.columns + 1, dtype=torch.float64)
-        return torch.zeros_like(k) if self.method == "exact" else (k.sqrt() + 1) / self.columns**0.5
+        """Relative error to expect of each value of the centred spectrum: 0 if exact, (√r_k + 1)/√m if sketched.
+
+        r_k is the larger of k and Σ_(j ≥ k) s_j²/s_k²: a Gaussian embedding has s_k·(1 − √(k/m)) at least, and at most
+        s_k + (Σ_(j ≥ k) s_j²/m)^½ (Gordon, Chevet).
+        """
+        s = self.spectrum()
+        if self.method == "exact" or not len(s):
+            return torch.zeros_like(s)
+        squares = s.square()
+        rest = squares.flip(0).cumsum(0).flip(0) / squares.clamp_min(1e-300)
+        k = torch.arange(1, len(s) + 1, dtype=torch.float64)
+        return (torch.maximum(k, rest.clamp_max(len(s))).sqrt() + 1) / self.columns**0.5
 
     @property
     def explanation(self) -> str:
@@ -127,8 +136,8 @@ class StreamedSpectrum:
         drawn = "" if self._chosen is None else f", {len(self._chosen)} of them drawn at random and"
         return (
             f"sketched: {self.width} units{drawn} embedded into m = {self.columns} coordinates; the k-th value has a "
-            f"relative error of about (√k + 1)/√m, an exact rank below m stays as it is, and a flat tail of r values s "
-            f"shows as s·√(r/m) when r > m"
+            f"relative error of about (√r + 1)/√m with r = max(k, Σ_(j ≥ k) s_j²/s_k²), an exact rank below m stays as "
+            f"it is, and a flat tail of r values s shows as s·√(r/m) when r > m"
         )
 
     @torch.no_grad()
@@ -249,7 +258,7 @@ def _chosen_units(width: int, seed: int) -> Tensor | None:
 
 
 @lru_cache(maxsize=8)
-def _sparse_signs(width: int, sketch: int, seed: int) -> Tensor:
+def sparse_signs(width: int, sketch: int, seed: int) -> Tensor:
     """Sparse sign embedding (sketch, width): in each of 8 bands of its rows, one ±1/√8 in every column."""
     source = torch.Generator().manual_seed(seed)
     band = sketch // _SPREAD
@@ -419,7 +428,7 @@ def observe(
                 flat = first.reshape(len(first), -1)
                 inputs = how.of(flat.shape[1], how.expected) if inputs is None else inputs
                 inputs.update(flat)
-            present = _present(kwargs)
+            present = tokens_present(kwargs)
             yield args, kwargs
             samples += len(first)
             bar.advance(len(first))
@@ -429,7 +438,7 @@ def observe(
     return Observation(layers, inputs, samples)
 
 
-def _present(kwargs: Mapping[str, Any]) -> Tensor | None:
+def tokens_present(kwargs: Mapping[str, Any]) -> Tensor | None:
     """Which tokens (N, T) are no padding, where the arguments say so by the usual name."""
     mask = kwargs.get("attention_mask")
     return mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None

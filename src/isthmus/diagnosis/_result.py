@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,9 +15,11 @@ from isthmus import _html
 from isthmus._checks import fail
 from isthmus._errors import FileFormatError
 from isthmus._result import Table
+from isthmus.diagnosis._effective import EffectiveDimension
 from isthmus.diagnosis._effort import Part
 from isthmus.diagnosis._estimates import Estimate
 from isthmus.diagnosis._jacobians import NOTHING
+from isthmus.diagnosis._projected import Factor, Narrowest
 from isthmus.diagnosis._ranks import Evidence, Isthmus
 from isthmus.measures import (
     FrequencySpectrum,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 
 #: Values of one spectrum that are written to JSON: the first half one by one, those after them thinned evenly.
 MOST_VALUES = 1024
@@ -171,6 +174,11 @@ class LayerDiagnosis:
     negative_count, negative_share : float
         Share of the entries of its outputs that are negative, and their size ‖[Z]₋‖²/‖Z‖²: both are small inside a
         bottleneck, where a ReLU has nothing to do.
+    effective, fresh : EffectiveDimension or None
+        In how many dimensions its outputs vary in effect, where no bottleneck was found; and those of the same layer
+        of a freshly initialised copy.
+    factor : Factor or None
+        The layer as a product of two of fewer directions, if that is smaller.
     """
 
     name: str
@@ -190,6 +198,9 @@ class LayerDiagnosis:
     negative_share: float = math.nan
     passes: bool | None = None
     jacobian_size: Estimate | None = None
+    effective: EffectiveDimension | None = None
+    fresh: EffectiveDimension | None = None
+    factor: Factor | None = None
 
     def __post_init__(self) -> None:
         if self.passes is None and not math.isnan(self.bypass):
@@ -236,6 +247,7 @@ class LayerDiagnosis:
             "negative_count": _number(self.negative_count),
             "negative_share": _number(self.negative_share),
             "participation_ratio": _number(self.participation_ratio),
+            **{name: _content(getattr(self, name)) for name in ("effective", "fresh", "factor")},
         }
 
     @staticmethod
@@ -257,10 +269,13 @@ class LayerDiagnosis:
             weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
             bypass=_float(content["bypass"]),
             passes=None if content.get("passes") is None else bool(content["passes"]),
-            jacobian_size=_estimate(content.get("jacobian_size")),
+            jacobian_size=_known(content.get("jacobian_size"), Estimate.from_dict),
             # Files of earlier releases do not have them.
             negative_count=_float(content.get("negative_count")),
             negative_share=_float(content.get("negative_share")),
+            effective=_known(content.get("effective"), EffectiveDimension.from_dict),
+            fresh=_known(content.get("fresh"), EffectiveDimension.from_dict),
+            factor=_known(content.get("factor"), Factor.from_dict),
             **spectra,
         )
 
@@ -292,6 +307,9 @@ class Diagnosis:
         Which kind of minimum a fully connected network is at, where targets and ridge were given.
     cost : tuple of Part
         What each part was expected to take and took, and what the budget reduced or left out.
+    narrowest : Narrowest or None
+        Where the effective dimension is least among the layers that everything passes through, and how much of the
+        outputs it carries; where no bottleneck was found.
     """
 
     isthmus: Isthmus
@@ -306,6 +324,7 @@ class Diagnosis:
     stability: Stability | None = None
     minimum: Minimum | None = None
     cost: tuple[Part, ...] = ()
+    narrowest: Narrowest | None = None
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -342,14 +361,30 @@ class Diagnosis:
         """The answer in one sentence."""
         found = self.isthmus
         if found.verdict == "undetermined":
-            return f"Undetermined: whether the network has a bottleneck cannot be said; {found.reasons[0]}."
+            what = f"Undetermined: whether the network has a bottleneck cannot be said; {found.reasons[0]}."
+            return what + self._in_effect
         if found.verdict == "none":
-            return f"The network has no bottleneck: {found.reasons[0]}."
+            return f"The network has no bottleneck: {found.reasons[0]}.{self._in_effect}"
         dimensions = "1 dimension" if found.rank == 1 else f"{found.rank} dimensions"
         first, last = found.layers[0], found.layers[-1]
         where = f"at layer {first!r}" if first == last else f"from layer {first!r} to {last!r}"
         kind = {"full": "", "half": ", as many as its outputs (a half bottleneck)", None: ""}[found.kind]
         return f"Everything the network computes passes through {dimensions}{kind}, {where} (determined)."
+
+    @property
+    def _in_effect(self) -> str:
+        """Where it is narrowest in effect, as a second sentence."""
+        narrow = self.narrowest
+        if narrow is None:
+            return ""
+        units, fresh = self[narrow.layer].units, narrow.fresh
+        beside = f" (freshly initialised: {fresh.shown})" if fresh is not None and math.isfinite(fresh.value) else ""
+        last = "."
+        if narrow.carried >= 0:
+            ways = "direction carries" if narrow.directions == 1 else f"{narrow.directions} directions carry"
+            last = f"; its leading {ways} {narrow.carried:.0%} of the outputs."
+        where = f"at layer {narrow.layer!r}"
+        return f" In effect it is narrowest {where}: {narrow.dimension.shown} of {units} dimensions{beside}{last}"
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each layer; of several matrices the largest norm and the smallest stable rank."""
@@ -403,6 +438,7 @@ class Diagnosis:
             "stability": None if self.stability is None else self.stability.to_dict(),
             "minimum": None if self.minimum is None else self.minimum.to_dict(),
             "cost": [part.to_dict() for part in self.cost],
+            "narrowest": _content(self.narrowest),
         }
 
     @staticmethod
@@ -435,6 +471,7 @@ class Diagnosis:
                 stability=None if steps is None else Stability.from_dict(steps),
                 minimum=None if reached is None else Minimum.from_dict(reached),
                 cost=tuple(Part.from_dict(part) for part in content.get("cost") or ()),
+                narrowest=_known(content.get("narrowest"), Narrowest.from_dict),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             fail(
@@ -467,8 +504,13 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _estimate(content: Mapping[str, Any] | None) -> Estimate | None:
-    return None if content is None else Estimate.from_dict(content)
+def _content(part: Any) -> dict[str, Any] | None:
+    return None if part is None else part.to_dict()
+
+
+def _known(content: Any, read: Callable[[Mapping[str, Any]], T]) -> T | None:
+    """A part that files of earlier releases do not have."""
+    return None if content is None else read(content)
 
 
 def _float(value: float | None) -> float:
@@ -521,6 +563,20 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "layers.passes": _quantity("bypass ≤ 1e-9; false inside a module that is bypassed; null where not measured"),
     "cost": _quantity("seconds expected and taken by each part, and what the budget reduced or left out"),
     "layers.participation_ratio": _quantity("(Σs²)²/Σs⁴ of the representation"),
+    "layers.effective": _quantity(
+        "of the covariance Σ of a layer's outputs, positions pooled: participation (Tr Σ)²/Tr Σ², Tr Σ² from pairs "
+        "of different samples; stable Tr Σ/‖Σ‖; intrinsic: TwoNN",
+        "95 % of intervals hold the number of all samples; of TwoNN the interval is that of the draw alone",
+    ),
+    "layers.fresh": _quantity("the same of a freshly initialised copy; the notes say how it was made"),
+    "layers.factor": _quantity(
+        "rank: directions with 99 % of the variance of the layer's outputs, where r(m + n) < mn; loss: "
+        "Σ‖f_r − f‖²/Σ‖f − f̄‖² on other samples than those that gave the directions"
+    ),
+    "narrowest": _quantity(
+        "the layer of least participation that everything passes through; carried: 1 − Σ‖f_k − f̄_k − f + f̄‖²/Σ‖f − f̄‖² "
+        "with its outputs on their k leading directions, on other samples"
+    ),
     "layers.bypass": _quantity(
         "Σ‖f(x; layer frozen at x_0) − f(x_0)‖² / Σ‖f(x) − f(x_0)‖²", "everything passes through if ≤ 1e-9"
     ),

@@ -55,6 +55,7 @@ _WHOLE = {
     "largest_stable_step": "largest stable step",
     "output_depth": "effective depth by the outputs",
 }
+_EFFECTIVE = "Where no bottleneck was found: in how many dimensions each layer varies, and a fresh copy beside it."
 _LEAD = "How many directions each layer uses, counted in three ways."
 
 
@@ -88,6 +89,7 @@ def page_of(found: Diagnosis, *, document: Mapping[str, Any] | None = None) -> P
     where = "Layer by layer" if found.rank is None else "Where the isthmus is"
     sections = [
         Section("layers", where, _layers(found, layers, tables), _LEAD),
+        Section("effective", "In effect", [*tables["effective"], *tables["factors"]], _EFFECTIVE),
         Section("agreement", "Agreement", _agreement(found, tables), "Do other ways of counting say the same?"),
         *(_through(key, found, content["layers"]) for key in _SPECTRA),
         frequencies.section(found.layers, layers, found.whole),

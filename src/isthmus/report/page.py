@@ -134,7 +134,7 @@ def page(
 ) -> Page:
     """The page of a result: its answer, what its verdict means in general, and the sections that have blocks."""
     # A name of ten thousand characters is in a table; in the sentence it would be the page.
-    answer = Answer(plain(result.sentence, 400), result.verdict, result.reasons, meaning.get(result.verdict, ""))
+    answer = Answer(plain(result.sentence, 600), result.verdict, result.reasons, meaning.get(result.verdict, ""))
     return Page(subject, title or subject, answer, facts, [one for one in sections if one.blocks])
 
 
