@@ -40,6 +40,7 @@ extensions = [
     "api",
     "ids",
     "mathml",
+    "notebooks",
     "overviews",
     "papers",
 ]
@@ -60,6 +61,7 @@ suppress_warnings = ["ref.python"]
 html_theme = "furo"
 html_title = "isthmus"
 html_static_path = ["_static"]
+html_extra_path = []  # notebooks are added
 html_css_files = ["house.css"]
 html_math_renderer = "mathml"
 html_copy_source = False

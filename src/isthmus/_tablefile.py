@@ -370,14 +370,13 @@ def _read_workbook(handle: Any, label: str, limit: int) -> pd.DataFrame:
         do = "Install it, pip install openpyxl, or save the sheet as CSV."
         fail("read_table", f"openpyxl must be there to read {label}", "none", do, error=DataError)
     rows: list[tuple[Any, ...]] = []
-    width, others, title = 0, 0, ""
+    width, titles = 0, [""]
     try:
         with zipfile.ZipFile(handle) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
         _need(total <= limit, f"{label} must unpack to at most {limit} bytes", f"{total} declared", _RAISE)
         book = openpyxl.load_workbook(handle, read_only=True, data_only=True, keep_links=False)
-        sheet = book.worksheets[0]
-        others, title = len(book.worksheets) - 1, sheet.title
+        sheet, titles = book.worksheets[0], [one.title for one in book.worksheets]
         sheet.reset_dimensions()  # what the file says of them may be wrong
         for row in sheet.iter_rows(values_only=True):
             # A cell far away stands for all that are empty before it.
@@ -395,8 +394,8 @@ def _read_workbook(handle: Any, label: str, limit: int) -> pd.DataFrame:
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([*row, *[None] * (width - len(row))] for row in rows)
     frame = _read_text(text.getvalue().encode(), label, ".", separator=",")
-    if others:
-        told = f"read the first sheet, {shown(title, 40)}; {_counted(others, 'other')} left out"
+    if len(titles) > 1:
+        told = f"read the first sheet, {shown(titles[0], 40)}; {_counted(len(titles) - 1, 'other')} left out"
         frame.attrs["isthmus_notes"] = (*frame.attrs["isthmus_notes"], told)
     return frame
 

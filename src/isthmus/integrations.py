@@ -52,7 +52,7 @@ def numbers_of(snapshot: Snapshot, prefix: str = "isthmus/") -> dict[str, float]
     }
 
 
-def writer(target: Any, prefix: str = "isthmus/") -> Callable[[Snapshot], object]:
+def writer(target: Any, prefix: str = "isthmus/") -> Callable[[Snapshot], Any]:
     """What writes each snapshot to a logger: ``Monitor(module, X, on_snapshot=writer(target))``.
 
     Parameters
