@@ -229,6 +229,20 @@ def test_what_was_not_learned_is_said(theirs, said):
     assert any("below the resolution" in reason and "a forest" in reason for reason in found.reasons) is said
 
 
+def test_what_chance_may_give_away():
+    """Within the slack an error is enough; beyond three times the slack it never is, however much rows differ."""
+    rng = np.random.default_rng(0)
+    between = set()
+    for seed in range(200):
+        errors = dict(enumerate(np.sort(rng.lognormal(-3.0, 0.4, 4))[::-1], start=1))
+        profile = profile_of(errors, spread=1.0, seed=seed, rows=12)
+        excess = profile.excess[profile.row(profile.chosen)]
+        assert excess <= 3.0 * profile.slack
+        assert profile.chosen <= profile.ranks[profile.excess <= profile.slack].min()
+        between.add(bool(excess > profile.slack))
+    assert between == {False, True}
+
+
 def test_supports():
     clear = profile_of(CLEAR)
     assert supports(clear, 2, 9)

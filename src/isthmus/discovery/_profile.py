@@ -141,8 +141,9 @@ class RankProfile:
     def chosen(self) -> int:
         """The smallest k whose held-out error exceeds the best by no more than the slack, and a standard error.
 
-        The standard error counts up to twice the slack: an error that is much larger is not made equal by rows that
-        differ much.
+        The standard error counts up to twice the slack, so that at most three times the slack is given away, however
+        much the rows differ: an error within the slack is always enough, one beyond three times the slack never, and in
+        between chance decides. The verdict then asks whether more coordinates are better by paired tests.
         """
         error = np.where(np.isfinite(self.excess_error), self.excess_error, 0.0)
         return int(self.ranks[np.argmax(self.excess <= self.slack + np.minimum(error, 2.0 * self.slack))])
