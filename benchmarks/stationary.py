@@ -57,13 +57,15 @@ def measured(training: Training, seconds: float | None, folder: Path | None) -> 
 
 def gates(rows: list[dict[str, Any]]) -> list[Gate]:
     """What is wanted of all twelve; fewer rows meet no gate on a number of them."""
+    complete = len(rows) == len(TRAININGS)
     small = [row for row in rows if row["in effect"] <= SMALL]
     reached = sum(row["r"] <= STATIONARY for row in small)
     near, above = sum(row["r"] <= NEAR for row in rows), max(row["loss"] / row["flat loss"] for row in rows)
-    few = f"trainings with at most {SMALL} parameters in effect at r ≤ {STATIONARY:g}, τ = {KINK_TOLERANCE:g}"
+    few = f"of {len(rows)} measured, trainings with at most {SMALL} parameters in effect"
+    few += f" at r ≤ {STATIONARY:g}, τ = {KINK_TOLERANCE:g}"
     return [
-        Gate(few, reached, f"all {len(small)}, and at least 7", reached == len(small) and reached >= 7),
-        Gate(f"trainings at r ≤ {NEAR:g}", near, "at least 11", near >= 11),
+        Gate(few, reached, f"all {len(small)}, and at least 7", complete and reached == len(small) and reached >= 7),
+        Gate(f"of {len(rows)} measured, trainings at r ≤ {NEAR:g}", near, "at least 11", near >= 11),
         Gate("largest ratio of the loss to that of the flat end", above, f"at most {ABOVE:g}", above <= ABOVE),
     ]
 
