@@ -51,8 +51,18 @@ def fit_features(
     finish: str | None = None,
 ) -> TrainingResult:
     """Train in place. Not converging is no warning here: the state goes into the arrays and a condition."""
-    options = {"loss": loss, "phases": phases, "tolerance": tolerance, "finish": finish}
-    return minimise(net, X, Y, ridge=ridge, seed=0, show_progress=show, **options)
+    return minimise(
+        net,
+        X,
+        Y,
+        ridge=ridge,
+        loss=loss,
+        phases=phases,
+        tolerance=tolerance,
+        finish=finish,
+        seed=0,
+        show_progress=show,
+    )
 
 
 def state_number(result: TrainingResult) -> int:
