@@ -288,12 +288,13 @@ class Numbering:
         if node.op == "call_method" and node.target == "size" and len(node.args) == 2:
             return harmless(node, list(node.args)[1])
         whole = node.op == "call_method" and node.target == "size" and len(node.args) == 1 and not node.kwargs
-        if whole or (node.op == "call_function" and node.target is getattr and node.args[1] == "shape"):
+        asked = list(node.args)[-1] if node.op == "call_function" and node.target is getattr else None
+        if whole or asked == "shape":
             return all(
                 getattr(user.target, "__name__", "") == "getitem" and harmless(user, list(user.args)[1])
                 for user in node.users
             )
-        return node.op == "call_function" and node.target is getattr and node.args[1] in ("dtype", "device", "ndim")
+        return isinstance(asked, str) and asked in ("dtype", "device", "ndim")
 
     # ---------------------------------------------------------------- layers that mix channels
 
@@ -406,7 +407,8 @@ class Numbering:
             axis = 1 - len(shape)
         if values.axis != axis or values.repeat != 1 or norm.num_features != len(values) or norm.running_mean is None:
             return None
-        s: Tensor = (norm.running_var.double() + norm.eps).rsqrt()
+        variance: Any = norm.running_var
+        s: Tensor = (variance.double() + norm.eps).rsqrt()
         s = s if norm.weight is None else s * norm.weight.detach()
         c = -s * norm.running_mean.double()
         c = c if norm.bias is None else c + norm.bias.detach()
