@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 import isthmus
 from isthmus import FullyConnected
+from isthmus.compression._compress import plain
 from isthmus.compression._draft import Draft
 from isthmus.compression._within import STEPS, fit_together
 from isthmus.files import write_atomic
@@ -65,8 +66,9 @@ def of_module(module: nn.Sequential, slopes: Sequence[float]) -> FullyConnected:
 
 
 def size(net: nn.Module) -> int:
-    """Scalars."""
-    return sum(p.numel() for p in net.parameters())
+    """Scalars, without slopes that only tell which neurons are linear."""
+    parts = [part for part in net.modules() if type(part) is not nn.PReLU]
+    return sum(p.numel() for part in parts for p in part.parameters(recurse=False))
 
 
 def networks(setting: Setting) -> Iterator[tuple[str, FullyConnected, Tensor, Tensor, Tensor, float]]:
@@ -177,7 +179,7 @@ def rows_of(
             "test_error": error(made),
             "relative_error": error(made) / first,
             "deviation": deviation,
-            **faster(made.to_torch(), original, X),
+            **faster(plain(made), original, X),
             **more,
         }
         rows.append(row)

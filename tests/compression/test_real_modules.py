@@ -254,6 +254,30 @@ def test_what_is_not_known_is_left_alone():
         assert torch.equal(a, b)
 
 
+def test_arguments_that_are_left_out():
+    class Optional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(2, 8, 3, padding=1), nn.Linear(8 * 36, 6)
+
+        def forward(self, x, mask=None, *, scale=None):
+            x = F.relu(self.a(x))
+            x = x if mask is None else x * mask
+            x = x if scale is None else scale * x
+            return self.b(x.view(x.size(0), -1))
+
+    net = Optional().double()
+    with torch.no_grad():
+        net.a.weight[1], net.a.weight[3] = 0, net.a.weight[2]
+        net.a.bias[3] = net.a.bias[2]
+    found = compress(net, images(2, 2, 6, 6))
+    assert found.network.a.out_channels == 6 and found.network.b.in_features == 6 * 36
+    check(net, found, images(3, 2, 6, 6, seed=1))
+    mask = gaussian(2, 1, 6, 6, seed=2)
+    masked = compress(net, (images(2, 2, 6, 6), mask))
+    assert_close(outputs(masked.network, images(2, 2, 6, 6), mask), outputs(net, images(2, 2, 6, 6), mask))
+
+
 def test_written_in_place_and_used_again():
     class InPlace(nn.Module):
         def __init__(self):

@@ -111,7 +111,7 @@ def network_in(saved: Any) -> tuple[nn.Module, list[str]]:
     from torch import nn
 
     from isthmus._checks import fail
-    from isthmus.compression import plain
+    from isthmus.compression._compress import plain
     from isthmus.networks import FullyConnected, Network, Standardized
 
     if isinstance(saved, nn.Module) and not isinstance(plain(saved), Network):

@@ -107,8 +107,8 @@ def _argument(value: Any, name: str) -> Any:
     return as_tensor(_WHO, name, value)
 
 
-def outputs_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in what a module returned: in containers, dataclasses and records of attributes."""
+def outputs_in(value: Any, depth: int = 8) -> Iterator[Tensor]:
+    """Every tensor in what a module returned: in containers, dataclasses and records of attributes, so many deep."""
     if isinstance(value, Tensor):
         yield value
         return
@@ -118,5 +118,5 @@ def outputs_in(value: Any) -> Iterator[Tensor]:
         parts = value
     else:
         parts = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)) else ()
-    for part in parts:
-        yield from outputs_in(part)
+    for part in parts if depth else ():
+        yield from outputs_in(part, depth - 1)

@@ -26,7 +26,7 @@ from isthmus.compression._certificate import (
     Compressed,
     LayerChange,
 )
-from isthmus.compression._channels import Convolution, Transposed, without_channels
+from isthmus.compression._channels import without_channels
 from isthmus.compression._draft import Draft
 from isthmus.compression._graphs import blocked
 from isthmus.compression._low_rank import put, with_low_rank
@@ -42,6 +42,7 @@ from isthmus.compression._stacks import (
     shrink_within,
     unmixed,
 )
+from isthmus.compression._values import Convolution, Transposed
 from isthmus.networks import Network
 
 _WHO = "compress"
@@ -63,15 +64,17 @@ def compress(
     Parameters
     ----------
     net : nn.Module
-        FullyConnected, also Standardized; an ``nn.Sequential`` of Linear, ReLU, LeakyReLU and Identity; or any module,
-        of which stacks of this kind are compressed and the rest is left alone and listed. Not modified.
-    X : array (N, d_in), optional
-        Without it only what is exact for every input is done: dead and constant neurons, neurons on one ray. With it
-        also what is exact on these samples, whose outputs the result keeps; elsewhere it may differ.
+        A chain (FullyConnected, also Standardized; an ``nn.Sequential`` of Linear, ReLU, LeakyReLU and Identity; a
+        module that holds one such chain and no other linear layers), or any other module. Not modified.
+    X : array (N, …), tuple of arguments or dict of keyword arguments, optional
+        Without it only what is exact for every input is done: of a chain dead and constant neurons and those on one
+        ray. With it, of a chain, also what is exact on these samples, whose outputs the result keeps; elsewhere it may
+        differ. Of other modules channels that no input needs go in either case; X says the shapes.
     tolerance : float, default 0
-        Above 0, and with ``X``: outputs on X may move by this share of the largest output. Neurons are then chosen and
-        the weights after them refitted, and layers of low rank are factored where that has fewer parameters.
-    check : array, optional
+        Above 0, and with ``X``: outputs on X may move by this share of the largest output. Neurons of a chain are then
+        chosen and the weights after them refitted, and weights of low rank become two factors where that has fewer
+        parameters: of linear layers, convolutions and attention in any module.
+    check : as X, optional
         Other samples, on which the deviation is measured and told.
     rebalance : bool, default True
         Rescale neurons to the least ‖θ‖² at the same function.
@@ -81,7 +84,7 @@ def compress(
     Returns
     -------
     Compressed
-        ``network`` and ``certificate``.
+        ``network``, of PyTorch's own layers, and ``certificate``.
 
     Notes
     -----
@@ -94,8 +97,8 @@ def compress(
     >>> import torch, isthmus
     >>> net = isthmus.FullyConnected.from_weights([[[1.0], [2.0], [-1.0]], [[1.0, 1.0, 0.0]]], [[0.0] * 3, [0.5]])
     >>> small = isthmus.compress(net)
-    >>> small.network.dims, small.certificate.domain
-    ((1, 1, 1), 'everywhere')
+    >>> [str(layer) for layer in small.network[:2]], small.certificate.domain
+    (['Linear(in_features=1, out_features=1, bias=True)', 'ReLU()'], 'everywhere')
     """
     if not isinstance(net, nn.Module):
         fail(_WHO, "`net` must be a torch.nn.Module", type(net).__name__, "Pass the network itself.")
@@ -185,7 +188,11 @@ class _Done:
 def _of_chain(
     net: nn.Module, double: nn.Module, stack: PlainStack, X: Any, tolerance: float, check: Any, options: Options
 ) -> _Done:
-    beside = [] if stack.holder is not double else [part for part in double if part not in [*stack.module]]
+    beside = (
+        []
+        if stack.holder is not double
+        else [part for part in double.children() if part not in [*stack.module.children()]]
+    )
     # Inputs are rows, and may be scaled first.
     alone = stack.module is double or (stack.holder is double and all(type(p) is nn.BatchNorm1d for p in beside))
     columns = stack.layers.d_in if alone else None
@@ -331,9 +338,12 @@ def _of_module(before: nn.Module, double: nn.Module, X: Any, tolerance: float, c
     data, other = (None if given is None else Call.of(given, name) for given, name in ((X, "X"), (check, "check")))
     if data is not None:
         _run(double, data)
-    at = [] if data is None else [data, data.fresh(1.0)]
-    whole = Whole(double, at)
     notes: list[str] = []
+    try:
+        whole = Whole(double, [] if data is None else [data, data.fresh(1.0)])
+    except IsthmusError:
+        # Integers that mean something together, such as lengths, cannot be drawn one by one.
+        whole = Whole(double, [] if data is None else [data])
     if data is None:
         notes.append("pass X: without it shapes are not known, fewer channels can be removed, and nothing is evaluated")
     elif not all(bool(torch.isfinite(one).all()) for one in whole.outputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 import warnings
 from collections import Counter
@@ -83,7 +84,7 @@ def regions(module: nn.Module, call: Call | None) -> list[Region]:
     # Tracing runs the forward of a copy, which may keep what it saw.
     shared: dict[int, Any] = {id(T): T for T in (*module.parameters(), *module.buffers())}
     whole = copy.deepcopy(module, shared)
-    found = list(_traced(whole, ""))
+    found = list(_traced(whole, "", _left_out(whole, call)))
     seen = {} if call is None else _arguments(whole, [region.prefix for region in found], call)
     for region in found:
         if region.prefix in seen:
@@ -95,16 +96,25 @@ def regions(module: nn.Module, call: Call | None) -> list[Region]:
     return found
 
 
-def _traced(part: nn.Module, prefix: str) -> Iterator[Region]:
+def _left_out(module: nn.Module, call: Call | None) -> dict[str, Any]:
+    """Arguments that the call leaves out and that are None then: tracing would take them for tensors."""
+    if call is None:
+        return {}
+    names = list(inspect.signature(module.forward).parameters.values())
+    rest = names[len(call.args) :]
+    return {one.name: None for one in rest if one.default is None and one.name not in call.kwargs}
+
+
+def _traced(part: nn.Module, prefix: str, left_out: dict[str, Any]) -> Iterator[Region]:
     if not part._modules or type(part) in FEED_FORWARD or not list(part.parameters()):
         return
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            graph = _Tracer().trace(part)
+            graph = _Tracer().trace(part, left_out or None)
     except Exception:  # whatever a user's forward does with something that is no tensor
         for name, child in part.named_children():
-            yield from _traced(child, f"{prefix}{name}.")
+            yield from _traced(child, f"{prefix}{name}.", {})
         return
     yield Region(prefix, graph, part)
     # PyTorch's own containers, such as a TransformerEncoder, are entered by nobody.

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from isthmus.compression._calls import Call
-from isthmus.compression._channels import Convolution, Transposed
 from isthmus.compression._graphs import FEED_FORWARD, blocked, hooked
+from isthmus.compression._values import Convolution, Transposed
 from isthmus.linalg import thin_svd
 
 #: Rows of a triangular factor are gathered from at most so many samples for each of its columns.
@@ -101,6 +101,7 @@ def weights_of(module: nn.Module, call: Call) -> list[Weight]:
     found: list[Weight] = []
     left = blocked(module)
     handles = []
+    layer: Any
     for name, layer in module.named_modules():
         kind, inside = type(layer), name.rpartition(".")[0]
         owner = module.get_submodule(inside) if name else module
