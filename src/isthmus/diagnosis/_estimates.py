@@ -57,12 +57,14 @@ def certain(grams: Tensor) -> Estimate:
     return Estimate(value, value, value, "exact")
 
 
-def hutchinson(grams: Tensor) -> Estimate:
+def hutchinson(grams: Tensor, samples: int | None = None) -> Estimate:
     """Mean of Tr A_i over i ≤ S from G_i = Ω_iᵀ A_i Ω_i with Gaussian Ω_i (n, r), by Hutchinson's estimate Tr G_i/r.
 
     Parameters
     ----------
     grams : Tensor (S, r, r)
+    samples : int, optional
+        Where ``grams`` holds means already: over how many. By default S.
 
     Notes
     -----
@@ -74,7 +76,7 @@ def hutchinson(grams: Tensor) -> Estimate:
     G = grams.mean(0)
     r = len(G)
     value = float(G.diagonal().mean())
-    method = f"Hutchinson, {r} Gaussian directions at {len(grams)} samples"
+    method = f"Hutchinson, {r} Gaussian directions at {samples or len(grams)} samples"
     if not math.isfinite(value) or value <= 0 or r < 2:
         known = value == 0.0
         return Estimate(value, value if known else math.nan, value if known else math.nan, method)

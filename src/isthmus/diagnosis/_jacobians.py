@@ -124,7 +124,7 @@ def layer_jacobians(
     else:
         along = torch.randn(count, start.size, dtype=torch.float64, generator=generator) / count**0.5
     together = max(1, TOGETHER_BYTES // (count * bytes_each))
-    grams: dict[str, list[Tensor]] = {name: [] for name in names}
+    grams: dict[str, Tensor] = {}
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     gradients = torch.zeros(start.size, start.size, dtype=torch.float64) if exact and "" in places else None
     if not start.independent():
@@ -152,14 +152,15 @@ def layer_jacobians(
             # A layer without a tangent does not depend on the inputs at all.
             values, gram = seen.get(name, (torch.zeros(len(rows), 1).double(), torch.zeros(len(rows), count, count)))
             found[name].append(values)
-            grams[name].append(gram.double())
+            # Their sum alone: all of them would be as large as the activations.
+            grams[name] = gram.double().sum(0).cpu() + grams.get(name, 0.0)
         samples += len(rows)
         if not step(samples):
             break
     layers = {}
     for name in names:
-        gram = torch.cat(grams[name]).to("cpu")
-        size = certain(gram) if exact else hutchinson(gram * count)
+        gram = (grams[name] / samples)[None]
+        size = certain(gram) if exact else hutchinson(gram * count, samples)
         layers[name] = LayerJacobians(torch.cat(found[name]).cpu(), "exact" if exact else "sketched", count, size)
     agop = None if gradients is None else gradients / samples
     where = "inputs" if source is None else f"output of the embedding {source!r}"
