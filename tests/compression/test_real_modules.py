@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -294,6 +295,27 @@ def test_written_in_place_and_used_again():
         net.a.weight[1], net.a.bias[1] = 0, -1.0
     found = compress(net, images(2, 1, 3, 3))
     assert_close(outputs(found.network, images(2, 1, 4, 4, seed=1)), outputs(net, images(2, 1, 4, 4, seed=1)))
+
+
+@pytest.mark.parametrize("how", [operator.iadd, operator.isub, operator.imul, operator.ipow])
+def test_an_augmented_assignment_writes_into_views_too(how):
+    class Augmented(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1)
+
+        def forward(self, x):
+            y = self.a(x)
+            view = y.contiguous()
+            y = how(y, 2.0)
+            return self.b(view)
+
+    net = Augmented().double()
+    with torch.no_grad():
+        net.a.weight[1], net.a.bias[1] = 0, 1.0
+    X = images(2, 3, 4, 4)
+    for found in (compress(net), compress(net, X)):
+        assert_close(found.network(X), net(X))
 
 
 def test_squeeze_and_excite_and_dense_skips():

@@ -7,7 +7,7 @@ import inspect
 import operator
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,8 +72,30 @@ class Region:
     shapes: dict[fx.Node, torch.Size] = field(default_factory=dict)
 
 
+#: Augmented assignments, which write into what stands on their left.
+_AUGMENTED = (
+    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod),
+    *(operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift),
+)
+
+
+class _Proxy(fx.Proxy):
+    """As PyTorch's, which records ``y += x`` as y + x: a view of y would then seem to keep what it held."""
+
+
+def _recorded(how: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any], Any]:
+    return lambda self, other: self.tracer.create_proxy("call_function", how, (self, other), {})
+
+
+for _how in _AUGMENTED:
+    setattr(_Proxy, f"__{_how.__name__}__", _recorded(_how))
+
+
 class _Tracer(fx.Tracer):
-    """As PyTorch's, but what has hooks is not entered."""
+    """As PyTorch's, but what has hooks is not entered, and what is written into is seen."""
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return hooked(m) or "parametrizations" in m._modules or super().is_leaf_module(m, module_qualified_name)
@@ -198,7 +220,7 @@ def writes(node: fx.Node, module: nn.Module | None) -> bool:
         return bool(getattr(module, "inplace", False))
     if node.op == "call_function":
         name = getattr(node.target, "__name__", "")
-        augmented = getattr(operator, name, None) is node.target and name in {"iadd", "isub", "imul", "itruediv"}
+        augmented = node.target in _AUGMENTED
         said = node.kwargs.get("inplace") is True or any(value is True for value in node.args[1:])
         return augmented or said or (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
     if node.op == "call_method":
