@@ -97,6 +97,8 @@ def compress_command(
         files.save(found.network, out)
 
     def show() -> None:
+        from torch import nn
+
         print_certificate(found.certificate)
         linear = [layer for layer in found.network.modules() if isinstance(layer, nn.Linear)]
         dims = [linear[0].in_features, *(layer.out_features for layer in linear)] if linear else []

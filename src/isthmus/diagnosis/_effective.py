@@ -232,7 +232,7 @@ def _participation(X: Tensor, owners: Tensor, count: int, columns: int | None) -
 
 def _estimate(value: float, low: float, high: float, most: float, count: int, method: str) -> Estimate:
     """A dimension within 1 and the units that there are; without an interval of few samples."""
-    value, low, high = (min(max(one, 1.0), most) for one in (value, low, high))
+    value, low, high = (min(max(one, 1.0), float(most)) for one in (value, low, high))
     return Estimate(value, *((low, high) if count >= FEWEST_SAMPLES else (math.nan, math.nan)), method)
 
 
