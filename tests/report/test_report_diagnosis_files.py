@@ -78,17 +78,10 @@ def move(watched, figure, x):
     """Move the mouse to the value 1 at ``x``, which stands out in every figure through the depth."""
     watched.show(figure)
     page = watched.page
-    place = page.locator(f"[data-figure={figure}] .plot").evaluate(
-        """(plot, x) => {
-            const { xaxis, yaxis } = plot._fullLayout;
-            const at = plot.getBoundingClientRect();
-            return [at.x + xaxis._offset + xaxis.d2p(x), at.y + yaxis._offset + yaxis.d2p(1)];
-        }""",
-        x,
-    )
+    place = page.locator(f"[data-figure={figure}] .plot").evaluate("(plot, x) => plot.where(x, 1)", x)
     page.mouse.move(place[0] - 3, place[1] + 3)
     page.mouse.move(*place, steps=3)
-    page.wait_for_selector(f"[data-figure={figure}] .hoverlayer .hovertext")
+    page.wait_for_selector(f"[data-figure={figure}] .tip:not([hidden])")
     page.wait_for_timeout(100)
 
 
@@ -117,8 +110,10 @@ def test_in_a_browser(browser, real, tmp_path):
     page.select_option("[data-figure=sizes] select", label="largest singular value")
     title = page.evaluate("document.querySelector('[data-figure=sizes] .plot').layout.yaxis.title.text")
     assert title == "largest singular value"
-    page.click("[data-table=layers] th:nth-child(10) button")
-    norms = "[...document.querySelectorAll('[data-table=layers] td:nth-child(10)')].map(c => +c.dataset.raw)"
+    heads = [head.strip() for head in page.locator("[data-table=layers] th").all_text_contents()]
+    place = next(i for i, head in enumerate(heads, start=1) if head.startswith("‖W‖"))
+    page.click(f"[data-table=layers] th:nth-child({place}) button")
+    norms = f"[...document.querySelectorAll('[data-table=layers] td:nth-child({place})')].map(c => +c.dataset.raw)"
     assert page.evaluate(norms) == sorted(real.to_frame()["norm"])
     page.click("#theme")
     assert all(watched.drawn())
@@ -133,7 +128,7 @@ def test_hostile_names_in_a_browser_of_the_width_of_a_phone(browser, tmp_path):
     page = watched.page
     watched.show_all()
     assert all(watched.drawn()) and page.evaluate("document.documentElement.scrollWidth") <= 390
-    ticks = page.text_content("[data-figure=counts] .xaxislayer-above")
+    ticks = "".join(page.locator("[data-figure=counts] .xtick").all_text_contents())
     assert "alert(1)</script>" in ticks and "@blue" in ticks
     watched.saved("[data-csv=layers]").save_as(tmp_path / "layers.csv")
     rows = list(csv.DictReader((tmp_path / "layers.csv").read_text(encoding="utf-8").splitlines()))

@@ -45,9 +45,9 @@ def counts() -> dict[str, int]:
 
 
 def contents(folder: Path) -> dict[str, dict[str, bytes]]:
-    """Every Run of a sweep, read and checked, as the bytes of its arrays."""
+    """Every Run of a sweep, read and checked, as the bytes of its arrays; what a killed process left is no Run."""
     found = {}
-    for path in sorted((folder / RUNS).iterdir()):
+    for path in sorted(path for path in (folder / RUNS).iterdir() if not path.name.startswith(".")):
         run = Run.read(path)
         assert run.key == path.name
         found[run.key] = {name: np.ascontiguousarray(array).tobytes() for name, array in run.arrays.items()}
