@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from networks_of_all_kinds import KINDS, drawn_subject
+from scipy.stats import binom
 
 from isthmus import FullyConnected, LeakyResNet
 from isthmus.claims import CLAIMS
@@ -291,9 +292,9 @@ class Survey:
         statuses, caught = survey(range(first, first + self.networks), monkeypatch)
         holds = {identity: number for (identity, status), number in statuses.items() if status == "holds"}
         assert set(holds) <= set(TWINS), set(holds) - set(TWINS)
-        missed = {identity: number - caught[identity] for identity, number in holds.items()}
-        # 95 % of the draws; of fewer than twenty all but one.
-        assert all(number <= max(1, 0.05 * holds[identity]) for identity, number in missed.items()), missed
+        missed = {identity: (number - caught[identity], number) for identity, number in holds.items()}
+        # 95 % of the draws are caught: a part has few of some claims, so as many may be missed as chance allows then.
+        assert not {one: told for one, told in missed.items() if told[0] > max(1, binom.ppf(0.99, told[1], 0.05))}
         assert len(holds) >= 28
 
 
