@@ -115,7 +115,10 @@ def _print_truth(rank: int, true_rank: int, both: list[float]) -> None:
     out.print()
     told = f"The truth: {true_rank} hidden variables. " + ("Right." if right else f"Found {rank}.")
     out.print(text(told, "bold green" if right else "bold yellow"))
-    same = right and min(both) >= SAME
-    told = "The coordinates found are the true ones in other words" if same else "The coordinates are not the true ones"
+    told = "The coordinates are not the true ones"
+    if right and min(both) >= SAME:
+        told = "The coordinates found are the true ones in other words"
+    elif right and both[1] >= SAME:
+        told = "The true variables follow from the coordinates found, which say a little more"
     numbers = f"found from true R² = {both[0]:.3f}, true from found R² = {both[1]:.3f}"
     out.print(text(f"{told}: {numbers} (smooth regression, held out, the worst of them)."))
