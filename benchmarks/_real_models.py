@@ -51,8 +51,13 @@ def resnet18() -> tuple[nn.Module, Any]:
     """ResNet-18 of 1,000 classes, 64 images of 96²."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    sizes = {"depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512], "embedding_size": 64}
-    made = ResNetForImageClassification(ResNetConfig(layer_type="basic", num_labels=1000, **sizes))
+    sizes: dict[str, Any] = {
+        "depths": [2, 2, 2, 2],
+        "hidden_sizes": [64, 128, 256, 512],
+        "embedding_size": 64,
+        "num_labels": 1000,
+    }
+    made = ResNetForImageClassification(ResNetConfig(layer_type="basic", **sizes))
     return made, images(64, 3, 96)
 
 
@@ -60,8 +65,14 @@ def vit_tiny() -> tuple[nn.Module, Any]:
     """ViT-tiny, patches of 8², 64 images of 64²."""
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
-    config = ViTConfig(image_size=64, patch_size=8, num_labels=1000, **sizes)
+    sizes: dict[str, Any] = {
+        "hidden_size": 192,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 3,
+        "intermediate_size": 768,
+        "num_labels": 1000,
+    }
+    config = ViTConfig(image_size=64, patch_size=8, **sizes)
     return ViTForImageClassification(config), images(64, 3, 64)
 
 
@@ -69,7 +80,12 @@ def sentence_encoder() -> tuple[nn.Module, Any]:
     """MiniLM's configuration, 22 million parameters, 500 sentences of up to 32 tokens."""
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    sizes: dict[str, Any] = {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    }
     return BertModel(BertConfig(**sizes)), sentences(500, 32, 30522)
 
 
