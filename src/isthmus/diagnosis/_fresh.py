@@ -30,7 +30,7 @@ def fresh_copy(module: nn.Module, call: Call, seed: int) -> tuple[nn.Module, str
     """
     fresh = copy.deepcopy(module)
     before = {name: parameter.detach().clone() for name, parameter in fresh.named_parameters()}
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
         torch.manual_seed(seed)
         # A module that somebody's function calls is around its parts, and no part itself.
         parts = [*(one.called for one in fresh.modules() if isinstance(one, Called)), *fresh.modules()]
