@@ -33,7 +33,7 @@ def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = 
     Returns
     -------
     Tensor (n,)
-        Equal sums up to rounding: at each step what a singular value of ``relation`` leaves, mended at the end by a
+        Equal sums up to rounding: at each step what a singular value of ``relation`` leaves, corrected at the end by a
         least-squares fit of the shares that are left, where it keeps them positive.
     """
     # Vectors of very different length would hide relations behind rounding.

@@ -288,7 +288,7 @@ def _temporary(place: Place) -> tuple[str, int]:
 def in_use(descriptor: int) -> bool:
     """Say that an open file or folder is in use until it is closed; whether it is still there to be used.
 
-    A lock of the system, which ends with the process: whoever finds it free may clear up.
+    A lock of the system, which ends with the process: a process that finds it free may clear up.
     """
     if fcntl is None:
         return True
@@ -300,7 +300,7 @@ def in_use(descriptor: int) -> bool:
 
 
 def is_left(place: Place, name: str) -> bool:
-    """Whether a temporary file or folder is nobody's any more."""
+    """Whether a temporary file or folder belongs to no living process."""
     status = place.stat(name)
     if status is None:
         return False

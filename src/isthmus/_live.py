@@ -1,4 +1,4 @@
-"""The record of a running computation: what its progress bar is told, appended to a file that others may follow.
+"""The record of a running computation: every report of progress, appended to a file that others may follow.
 
 One JSON object a line. ``kind`` is ``"start"`` (what is run), ``"step"`` (how far it is) or ``"end"`` (how it ended);
 a computation that was killed and started again has several starts in one file. The time of the file is its sign of

@@ -71,6 +71,11 @@ def silent(total: int | None, label: str) -> Iterator[Progress]:  # noqa: ARG001
     yield Quiet()
 
 
+def shown(wanted: bool | ProgressFactory) -> ProgressFactory:
+    """What ``progress=`` of a public function means: True shows it on stderr, a callable is used in its place."""
+    return wanted if callable(wanted) else (progress if wanted else silent)
+
+
 class Quiet:
     """Shows nothing."""
 

@@ -96,7 +96,8 @@ def discover_command(
     width: Annotated[int, typer.Option(help=HELP["width"])] = Settings.width,
     activation: Annotated[Activation, typer.Option(help=HELP["activation"])] = Activation.auto,
     units: Annotated[Units, typer.Option(help=HELP["units"])] = Units.auto,
-    ridge: Annotated[float | None, typer.Option(metavar="λ", help=HELP["ridge"])] = None,
+    resolution: Annotated[float | None, typer.Option(metavar="λ", help=HELP["resolution"])] = None,
+    ridge: Annotated[float | None, typer.Option(metavar="λ", hidden=True)] = None,
     replicas: Annotated[int, typer.Option(help=HELP["replicas"])] = Settings.replicas,
     seed: Annotated[int, typer.Option(help=HELP["seed"])] = Settings.seed,
     jobs: Annotated[
@@ -131,6 +132,9 @@ def discover_command(
     from isthmus.cli.discovery_folder import FOLDER
     from isthmus.report.samples import samples_of
 
+    if ridge is not None:
+        resolution = ridge if resolution is None else resolution
+        console(sys.stderr).print("--ridge is now called --resolution; the old name goes in the next version.")
     shown = out or Path("runs") / f"discover-{_stem(data)}"
     folder = FOLDER.check(shown)
     roles: dict[str, Any] = {"targets": target, "features": features, "group": group, "time": time}
@@ -149,7 +153,7 @@ def discover_command(
         "depth": depth,
         "width": width,
         "activation": activation.value,
-        "ridge": Settings.ridge if ridge is None else ridge,
+        "resolution": Settings.resolution if resolution is None else resolution,
         "replicas": replicas,
         "seed": seed,
         # Marks are found and gaps filled already; this keeps the medians for new rows.
@@ -218,10 +222,10 @@ def run_discovery(
         folder / PROGRESS / LIVE,
         sentence=f"How many variables {_asked(X, Y)}? {len(X)} samples of {X.shape[1]} inputs.",
         command=sys.argv[1:],
-        facts={"ridge": options.get("ridge", Settings.ridge), "loss": options.get("loss", Settings.loss)},
+        facts={name: options.get(name, getattr(Settings, name)) for name in ("resolution", "loss")},
     )
     with contextlib.redirect_stdout(sys.stderr), record:
-        found = discover(X, Y, **options, checkpoint=folder / PROGRESS, show_progress=record.beside(progress))
+        found = discover(X, Y, **options, checkpoint=folder / PROGRESS, progress=record.beside(progress))
     if reused := found.settings.get("stages_reused"):
         note.print(text(f"resumed: {reused} training{'s' * (reused != 1)} came from the interrupted run"))
     return found

@@ -75,7 +75,7 @@ def compress(
         chosen and the weights after them refitted, and weights of low rank become two factors where that has fewer
         parameters: of linear layers, convolutions and attention in any module.
     check : as X, optional
-        Other samples, on which the deviation is measured and told.
+        Other samples, on which the deviation is measured too.
     rebalance : bool, default True
         Rescale neurons to the least ‖θ‖² at the same function.
     allow_larger_norm : bool, default False

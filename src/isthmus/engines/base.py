@@ -196,7 +196,7 @@ def alone(task: Task) -> list[Task]:
 
 
 def failed(task: Task, failure: Failure, attempt: int = 1) -> list[Finished]:
-    """What became of a task that nobody could compute."""
+    """The result of a task that failed."""
     return [Finished(key, None, failure, 0.0, platform.node(), 0, attempt) for key in task.keys]
 
 

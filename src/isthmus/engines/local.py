@@ -193,7 +193,7 @@ def cores() -> int:
 
 
 def free_memory(*, meminfo: Path = Path("/proc/meminfo"), group: Path = _GROUP) -> int | None:
-    """Bytes that may be used without swapping, by the system and by the container; None if nobody says."""
+    """Bytes that may be used without swapping, by the system and by the container; None if neither says."""
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = (line.split() for line in meminfo.read_text(encoding="ascii").splitlines())

@@ -1,4 +1,4 @@
-"""Ray as an executor, on the connection that this process has or is told to make. Ray places and transports."""
+"""Ray as an executor, on the connection of this process, or a new one. Ray places tasks and transports data."""
 
 from __future__ import annotations
 

@@ -435,8 +435,8 @@ def kept_frequencies(trace: Convolved) -> KeptFrequencies:
     Determined if in the layers whose waves (ω ≠ 0) have the fewest dimensions filters and centred pre-activations drop
     clearly (or not at all) and keep the same waves, and all these layers name the same ones. None if no layer has fewer
     dimensions than inputs and outputs. Undetermined otherwise, also where a layer may have fewer but does not drop
-    clearly. The mean, ω = 0, is told apart: see :class:`KeptFrequencies`. A layer that is constant over samples keeps
-    nothing: no frequencies, 0 dimensions. Measured in ``docs/notes/convolutions.md``.
+    clearly. The mean, ω = 0, is reported separately: see :class:`KeptFrequencies`. A layer that is constant over
+    samples keeps nothing: no frequencies, 0 dimensions. Measured in ``docs/notes/convolutions.md``.
     """
     eps = trace.source_eps
     table = []

@@ -394,7 +394,7 @@ class FullyConnected(Network):
         return min(free, key=lambda ell: self.dims[ell])
 
     def encoder(self) -> Self:
-        """g, a copy of what comes before the waist."""
+        """g, a copy of the layers before the waist."""
         return self.part(0, self.waist)
 
     def decoder(self) -> Self:
@@ -623,7 +623,7 @@ class DirectChain(Direct):
         self.pulled = [(G, divide(G), divide(G).mT) for G in cotangents]
 
     def take(self, X: Tensor) -> None:
-        """Divided, or for each network."""
+        """Copy X (count, c) into blocks of rows; one X (B, count, c) for each network is taken as it is."""
         self.inputs[0] = self.rows.fill(X) if self.networks == 1 else X.expand(self.networks, -1, -1)
 
     def forward(self) -> None:

@@ -670,7 +670,7 @@ class DirectLeaky(Direct):
         self.activations, self.rooms = ([(A, self.rows.divide(A)) for A in kind] for kind in whole)
 
     def take(self, X: Tensor) -> None:
-        """Divided."""
+        """Copy X (count, c) into blocks of rows."""
         self.X = self.rows.fill(X)
 
     def forward(self) -> None:

@@ -19,7 +19,7 @@ FAMILIES: dict[str, type[FullyConnected]] = {"FullyConnected": FullyConnected, "
 
 
 class Standardized(Network):
-    """x ↦ network((x − shift)/scale): inputs in the units of whoever has them.
+    """x ↦ network((x − shift)/scale): inputs in their original units.
 
     Folded into the weights, columns far from 0 (years, sums of money) would lose digits.
 

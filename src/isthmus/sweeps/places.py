@@ -88,7 +88,7 @@ class Holder:
 
 
 def holder(folder: str | os.PathLike[str]) -> Holder | None:
-    """Who holds the lock of a folder; None if nobody says so."""
+    """Who holds the lock of a folder; None if none is recorded."""
     path = Inside(folder) / LOCK
     (found, _), stamp = read_small(path), path.stamp()
     try:
@@ -104,7 +104,7 @@ def holder(folder: str | os.PathLike[str]) -> Holder | None:
 
 
 class Lock:
-    """``with Lock(folder):`` one process at a time; another one fails at once and is told who it is.
+    """``with Lock(folder):`` one process at a time; another one fails at once, with the holder in its message.
 
     The lock is the operating system's and ends with the process, however that ends. On file systems and systems
     without such locks the sign of life decides: a folder is free ``LAPSE`` seconds after the last.

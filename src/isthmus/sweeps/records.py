@@ -213,7 +213,7 @@ class SweepFolder:
         write_index(self.path, self.index)
 
     def _clean(self) -> None:
-        """Remove what killed drivers left half written: nobody else writes here while we hold the lock."""
+        """Remove what killed drivers left half written: no other process writes here while we hold the lock."""
         with (self.path / RUNS).folder() as place:
             names = set(place.names())
             for name in names:

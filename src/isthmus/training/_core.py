@@ -51,7 +51,7 @@ ADAPT_EVERY = 50
 
 @dataclass(frozen=True, eq=False)
 class TrainingEvent:
-    """What a callback is told after every step.
+    """What a callback gets after every step.
 
     ``network`` has the weights after the step (a copy in float64 during phases of double precision). The numbers are
     those of the same weights for quasi-Newton steps, and of the weights before the move for all others, on the

@@ -130,7 +130,7 @@ def _response(model: KernelRidge, X: Tensor, points: Tensor, ranks: Tensor) -> T
 
 
 def curved_stripes() -> Subject:
-    """Four classes in the plane told apart by one bent coordinate g: h∘g with scores of each class in turn."""
+    """Four classes in the plane separated by one bent coordinate g: h∘g with scores of each class in turn."""
     g = FullyConnected([2, 6, 1], dtype=torch.float64, generator=seeded(5))
     X = 4 * uniform_inputs(200, 2, 2) - 2
     with torch.no_grad():

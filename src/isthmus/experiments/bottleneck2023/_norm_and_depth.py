@@ -435,7 +435,7 @@ def trained_together(many: Sequence[DepthSettings], depth: int, progress: Progre
         phases=starts[0][1],
         tolerance=many[0].tolerance,
         seeds=[settings.seed for settings in many],
-        show_progress=progress,
+        progress=progress,
     )
     return [Trained(net, result) for (net, _), result in zip(starts, results)]
 

@@ -120,7 +120,7 @@ class RankFigure1(Experiment):
             ridge=self.ridge,
             learning_rate=self.learning_rate,
             seed=self.seed,
-            show_progress=progress,
+            progress=progress,
         )
         return net, torch.tensor(problem.X), result
 

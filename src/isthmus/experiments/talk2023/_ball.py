@@ -112,7 +112,7 @@ class FallingBall(Experiment):
         short = [Phase("scale", 1), Phase("adam", self.steps // 2, 1e-2, anneal=True), Phase("lbfgs", self.steps)]
         # The state is in the arrays and in a condition.
         plan = short if self.steps else None
-        return minimise(net, X, Y, ridge=self.lam, phases=plan, tolerance=1e-3, show_progress=progress)
+        return minimise(net, X, Y, ridge=self.lam, phases=plan, tolerance=1e-3, progress=progress)
 
     def compute(self, progress: ProgressFactory) -> dict[str, Array]:
         """Train the networks; look at what the layers of the best keep of new flights, and at the others beside it."""

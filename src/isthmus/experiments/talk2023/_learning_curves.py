@@ -151,7 +151,7 @@ class LearningCurves(Experiment):
             Phase("lbfgs", self.steps),
         ]
         tensors = (torch.tensor(values, dtype=torch.float32) for values in (X, Y))
-        return net, minimise(net, *tensors, ridge=self.ridge / len(X), phases=plan, seed=seed, show_progress=silent)
+        return net, minimise(net, *tensors, ridge=self.ridge / len(X), phases=plan, seed=seed, progress=silent)
 
     def exponents(self, arrays: Mapping[str, Array]) -> Array:
         """Exponent of each method in each dimension with the ends of its interval, (methods, dims, 3)."""
