@@ -10,15 +10,13 @@ from torch import nn
 
 from isthmus._progress import progress
 from isthmus.training import Phase
-from isthmus.training import _train as trainer
 from small import network, quiet, task
 
 PHASES = [Phase("adam", 30, 1e-3), Phase("lbfgs", 40)]
 
 
-def test_lines(capsys, monkeypatch):
-    monkeypatch.setattr(trainer, "progress", partial(progress, every=0.0))
-    quiet(network(), *task(), phases=PHASES, progress=True)
+def test_lines(capsys):
+    quiet(network(), *task(), phases=PHASES, progress=partial(progress, every=0.0))
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.strip().splitlines()

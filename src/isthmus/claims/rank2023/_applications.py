@@ -165,7 +165,7 @@ def stripes_do_not_meet(check: Check, subject: Subject) -> None:
     if bool((low >= high).any()):
         check.not_applicable("the samples span no box", cause="network")
     box = torch.stack([low, high], 1).tolist()
-    found = tripoints(subject.known.get("classifier", through.net), box, resolution=RESOLUTION)
+    found = tripoints(subject.known.get("classifier", through.net), box, points=RESOLUTION)
     seen = f"{len(found.classes)} classes, {found.state}"
     resolved = found.state == "computed" or (found.state == "unresolved" and len(found.tripoints) > 0)
     check.assume("partition resolved", resolved or None, seen)

@@ -117,7 +117,7 @@ class RankFigure2(Experiment):
             for i, (deep, regularised) in enumerate(CASES):
                 for j in range(self.seeds):
                     net = self.network(deep, regularised, j, data).double()
-                    found: Topology = tripoints(net, box, resolution=self.resolution)
+                    found: Topology = tripoints(net, box, points=self.resolution)
                     counts[i, j] = len(found.tripoints) if found.state != "too many cells" else -1
                     inner[i, j] = [_inside(found.tripoints.numpy(), data.X, share * self.margin) for share in INNER]
                     unresolved[i, j] = len(found.unresolved)
