@@ -1,4 +1,4 @@
-"""Gate 2: the tangent kernel and the Hessian against dense matrices made by autograd."""
+"""The tangent kernel and the Hessian against dense matrices made by autograd."""
 
 from __future__ import annotations
 
