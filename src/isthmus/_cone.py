@@ -13,7 +13,7 @@ RELATION = 1e-13
 BLOCK = 512
 
 
-def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = RELATION) -> Tensor:
+def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = RELATION, block: int = BLOCK) -> Tensor:
     """Shares m ≥ 0 with Σm_ip_i = Σp_i and Σm_i·cost_i ≤ Σcost_i, the p_i of positive share independent.
 
     A relation Σr_ip_i = 0 with Σr_i·cost_i ≥ 0 has a positive entry: m ← m − t·r, up to the first share that vanishes,
@@ -29,6 +29,8 @@ def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = 
         Non-negative; by default the lengths of the points.
     relation : float
         Singular values of the points, scaled to unit length, below this share of the largest count as 0.
+    block : int
+        Vectors that are taken into account at once, at least.
 
     Returns
     -------
@@ -49,8 +51,8 @@ def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = 
     weights, kept = sizes.clone(), torch.zeros(0, dtype=torch.int64)
     rest = torch.arange(len(sizes))
     while len(rest):
-        # As many at a time as are left of those before: the relations of all at once would take n² numbers.
-        count = max(BLOCK, len(kept))
+        # Block by block: the relations of all vectors at once would take n² numbers.
+        count = max(block, len(kept))
         active, rest = torch.cat([kept, rest[:count]]), rest[count:]
         weights[active], gone = _walk(units[active], weights[active], price[active], relation)
         kept = active[~gone]

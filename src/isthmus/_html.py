@@ -89,14 +89,14 @@ def name(text: object) -> Markup:
     return Markup('<bdi title="{}">{}</bdi>').format(plain(text, 2000), plain(text, LONGEST))
 
 
-def told(sentence: object) -> Markup:
-    """A sentence."""
+def prose(sentence: object) -> Markup:
+    """Plain text, escaped, at most 2,000 characters."""
     return escape(plain(sentence, 2000))
 
 
 def strong(text: object) -> Markup:
-    """What stands out."""
-    return Markup("<b>{}</b>").format(text if isinstance(text, Markup) else told(text))
+    """Emphasised text."""
+    return Markup("<b>{}</b>").format(text if isinstance(text, Markup) else prose(text))
 
 
 def badge(word: str) -> Markup:
@@ -109,7 +109,7 @@ def badge(word: str) -> Markup:
 
 def items(sentences: Iterable[str]) -> Markup:
     """A list of sentences."""
-    listed = _joined(Markup("<li>{}</li>").format(told(sentence)) for sentence in sentences)
+    listed = _joined(Markup("<li>{}</li>").format(prose(sentence)) for sentence in sentences)
     return Markup('<ul style="margin:.4em 0;padding-left:1.3em">{}</ul>').format(listed) if listed else listed
 
 
@@ -157,7 +157,7 @@ def rows(shown: Table) -> Markup:
 def _cell(value: object) -> Markup:
     if isinstance(value, Badge):
         return badge(value.word)
-    return told(number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value)
+    return prose(number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value)
 
 
 def result(shown: Result, *more: str) -> Markup:

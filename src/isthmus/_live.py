@@ -248,8 +248,8 @@ class LiveRecord:
         # Here and not where it happened: that may be another thread.
         if self._problem and not self._warned:
             self._warned = True
-            told = f"the live record {shown(self.path)} cannot be written ({self._problem}); all else goes on"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
+            message = f"the live record {shown(self.path)} cannot be written ({self._problem}); all else goes on"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 class _Recorded:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isthmus._checks import as_tensor, check_integer, check_number, fail
 
-#: Bytes that a chunked computation may hold in one intermediate, unless told otherwise.
+#: Bytes that a chunked computation may hold in one intermediate, unless given.
 CHUNK_BYTES = 2**28
 #: Of one product in a chain of them: about what the cache of a core holds.
 CACHE_BYTES = 2**21

@@ -207,7 +207,7 @@ class Verdicts(Sequence[Verdict]):
             for cause, found in self.silent.items()
             for what, ids in (found.items() if cause == "supply" else [("", sum(found.values(), []))])
         ]
-        return _html.result(self, _html.items(rest), _html.told(self.closing))
+        return _html.result(self, _html.items(rest), _html.prose(self.closing))
 
 
 def shortened(ids: Sequence[str]) -> str:

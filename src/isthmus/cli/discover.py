@@ -370,11 +370,11 @@ def _print_profile(out: Console, found: Any) -> None:
     finite = [float(e) for e in profile.error if math.isfinite(e)]
     allowed = min(finite, default=math.nan) + profile.slack
     line = " (the line in the bars)" if out.is_terminal else ""
-    told = f"best + slack is {_number(allowed)}{line}, a constant has {_number(profile.baseline)}"
-    out.print(text(f"shares of {profile.whole}; {told}"), style="dim")
+    line_ = f"best + slack is {_number(allowed)}{line}, a constant has {_number(profile.baseline)}"
+    out.print(text(f"shares of {profile.whole}; {line_}"), style="dim")
     if found.replicas:
-        told = "; ".join(one.in_words for one in found.replicas)
-        out.print(text(f"from other seeds and divisions of the rows, errors: {told}"), style="dim")
+        line_ = "; ".join(one.in_words for one in found.replicas)
+        out.print(text(f"from other seeds and divisions of the rows, errors: {line_}"), style="dim")
 
 
 def _picture(out: Console, profile: Any) -> list[str]:
@@ -396,14 +396,14 @@ def _picture(out: Console, profile: Any) -> list[str]:
 
 
 def _print_meaning(out: Console, found: Any) -> None:
-    told = found.sensitivity
+    line_ = found.sensitivity
     out.print(
         text(f"what each coordinate responds to: standard deviations per standard deviation ({_range(found)})", "dim")
     )
     for j in range(found.rank):
         parts = [
-            f"{_short(found.feature_names[i])} {told.value[j, i]:.2f} ({told.low[j, i]:.2f}–{told.high[j, i]:.2f})"
-            for i in told.strongest(j, _STRONGEST)
+            f"{_short(found.feature_names[i])} {line_.value[j, i]:.2f} ({line_.low[j, i]:.2f}–{line_.high[j, i]:.2f})"
+            for i in line_.strongest(j, _STRONGEST)
         ]
         out.print(text(f"  coordinate{j}: {', '.join(parts)}"))
 

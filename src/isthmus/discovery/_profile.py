@@ -237,7 +237,7 @@ class RankProfile:
     def _repr_html_(self) -> str:
         from isthmus.discovery._tables import profile_table
 
-        answer = _html.heading(_html.strong(f"k = {self.chosen}"), _html.told(self.rule))
+        answer = _html.heading(_html.strong(f"k = {self.chosen}"), _html.prose(self.rule))
         return _html.card(answer, _html.rows(profile_table(self, self.chosen)))
 
 

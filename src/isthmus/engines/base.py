@@ -202,8 +202,8 @@ def failed(task: Task, failure: Failure, attempt: int = 1) -> list[Finished]:
 
 def lost(task: Task, *, attempts: int, why: object) -> list[Finished]:
     """What became of a task whose worker was lost ``attempts`` times."""
-    told = f"the process that computed it was lost {attempts} time{'s' * (attempts != 1)}: {why}"
-    return failed(task, Failure(LOST, told[:LONGEST_MESSAGE]), attempts)
+    message = f"the process that computed it was lost {attempts} time{'s' * (attempts != 1)}: {why}"
+    return failed(task, Failure(LOST, message[:LONGEST_MESSAGE]), attempts)
 
 
 def execute(task: Task) -> list[Finished]:

@@ -42,6 +42,6 @@ def _seconds(one: Experiment) -> float:
 
 def _second(one: Experiment, run: Run) -> Run:
     """The Run of an experiment whose arrays are those of another."""
-    told = {"computed_with": run.experiment}
+    extra = {"computed_with": run.experiment}
     seconds = float(run.provenance["seconds"])
-    return one.recorded(run.arrays, started=time.time() - seconds, seconds=seconds, more=told)
+    return one.recorded(run.arrays, started=time.time() - seconds, seconds=seconds, more=extra)

@@ -189,8 +189,8 @@ class Experiment(ABC):
         took = seconds if clock is None else time.perf_counter() - clock
         source = provenance(seed=self.seed, device=device, started=started, seconds=round(took, 3), command=command)
         # Kept with the Run, so that a table of many need not read the arrays of each.
-        told = {"measured": plain_scalars(self.measured(arrays))}
-        return Run(self.id, self.parameters, arrays, outcomes, {**source, **told, **(more or {})}, drawn)
+        account = {"measured": plain_scalars(self.measured(arrays))}
+        return Run(self.id, self.parameters, arrays, outcomes, {**source, **account, **(more or {})}, drawn)
 
     # ---------------------------------------------------------------- for sweeps
 

@@ -23,7 +23,7 @@ from isthmus.measures._identity_cost import KernelNorm
 from isthmus.objective import cost
 from isthmus.trace import Trace, Traceable, activation_derivative
 
-#: γ as a share of ‖K^σ‖_op, unless told otherwise.
+#: γ as a share of ‖K^σ‖_op, unless given.
 GAMMA_SHARE = 1e-6
 
 #: Residual up to which forces are called balanced, and size in units of the root mean square that is a kink.

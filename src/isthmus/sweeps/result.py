@@ -252,9 +252,9 @@ def _settings(result: SweepResult) -> Table:
         table = table.reset_index()
     rows = [[_cell(value) for value in row] for row in table.head(SETTINGS).itertuples(index=False)]
     left = f"The first {SETTINGS} of {len(table):,} settings." if len(table) > SETTINGS else ""
-    told = ["The commonest rank of the seeds, the share of them that agree, and medians.", left]
+    reading = ["The commonest rank of the seeds, the share of them that agree, and medians.", left]
     heads = [plain(name, 40) for name in table.columns]
-    return Table("settings", "Setting by setting", heads, rows, told, folded=True)
+    return Table("settings", "Setting by setting", heads, rows, reading, folded=True)
 
 
 def _problems(result: SweepResult) -> Table:
@@ -266,8 +266,8 @@ def _problems(result: SweepResult) -> Table:
     rows = []
     for key, row in list(zip(wrong.index, wrong.to_dict("records")))[:PROBLEMS]:
         error = row.get("error")
-        told = plain(error, ERROR) if isinstance(error, str) else ""
-        rows.append([Badge(str(row["state"])), *[_cell(row[name]) for name in (*result.names, "seed")], told, str(key)])
+        why = plain(error, ERROR) if isinstance(error, str) else ""
+        rows.append([Badge(str(row["state"])), *[_cell(row[name]) for name in (*result.names, "seed")], why, str(key)])
     left = len(wrong) - len(rows)
     reading = [f"{left:,} more are left out here: {_where(result)}."] if left else []
     heads = ["state", *[plain(name, 40) for name in result.names], "seed", "error", "key"]

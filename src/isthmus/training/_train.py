@@ -31,7 +31,7 @@ from isthmus.training._result import TrainingResult
 #: memory. Larger stacks were up to a fifth faster with Adam.
 AT_ONCE, ENTRIES = 64, 2**26
 
-#: Where a training ends, and up to which size it ends at a stationary point unless told otherwise.
+#: Where a training ends, and up to which size it ends at a stationary point unless given.
 FINISHES = ("stationary", "flat")
 AFFORDABLE_PARAMETERS, AFFORDABLE_PRODUCT = 1500, 3_000_000
 
@@ -410,8 +410,8 @@ def _kind(net: Network) -> tuple[Any, ...]:
 
 def _shape(net: Network) -> str:
     own = next(net.parameters())
-    told = ", ".join(f"{name} {value}" for name, value in net.config().items())
-    return f"{type(net).__name__} with {told}, {own.dtype} on {own.device}"
+    settings_text = ", ".join(f"{name} {value}" for name, value in net.config().items())
+    return f"{type(net).__name__} with {settings_text}, {own.dtype} on {own.device}"
 
 
 def _checked_data_of_all(nets: list[Network], X: Any, Y: Any) -> list[tuple[Tensor, Tensor]]:

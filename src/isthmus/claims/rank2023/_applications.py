@@ -98,9 +98,9 @@ def kernels_see_every_dimension(check: Check, subject: Subject) -> None:
     nearest = float(distances.min())
     # The coefficients are known to eps/rcond, and J is a sum in which terms of their size may cancel.
     unit = max(1e-12, torch.finfo(torch.float64).eps * len(X) / max(model.rcond_, 1e-300))
-    told = model.state_ == "solved" and unit <= LEAST_DIGITS
+    solvable = model.state_ == "solved" and unit <= LEAST_DIGITS
     check.assume("generic Y", known["noise"] > 0, f"noise {known['noise']:g}")
-    check.assume("K invertible", told, f"{model.state_}, rcond {model.rcond_:.2g}")
+    check.assume("K invertible", solvable, f"{model.state_}, rcond {model.rcond_:.2g}")
     check.assume("x not in X", nearest > 0, f"nearest {nearest:.3g}")
     check.assume("k' ≠ 0", bool((pull * distances != 0).all()) or nearest == 0.0)
     check.require()

@@ -146,15 +146,15 @@ class RankFigure2(Experiment):
         for i, ((deep, regularised), found) in enumerate(zip(CASES, arrays["tripoints"])):
             name = f"L = {self.deep if deep else self.shallow}, {'with' if regularised else 'without'} L2: tripoints"
             good = bool((found == 0).all() if deep else (found > 0).all())
-            told = f"{found.tolist()} over the seeds"
+            reason = f"{found.tolist()} over the seeds"
             # Runs of earlier versions counted at the widest margin only.
             for share, counts in zip(INNER, arrays["inner"][i].T if "inner" in arrays else ()):
-                told += f", {counts.tolist()} at a margin of {share * self.margin:g}"
+                reason += f", {counts.tolist()} at a margin of {share * self.margin:g}"
             value, least = (found.max(), 0) if deep else (found.min(), 1)
             text = f"{name}, {'at most' if deep else 'at least'}"
             # Without L2 there is no minimum: what is seen depends on the initial weights and on when one stops.
             otherwise = "fails" if regularised else "differs"
-            statements.append(TRIPOINTS.judge(text, good, int(value), least, told, otherwise=otherwise))
+            statements.append(TRIPOINTS.judge(text, good, int(value), least, reason, otherwise=otherwise))
         right, open_cells = float(arrays["accuracy"].min()), int(arrays["unresolved"].max())
         conditions = [
             condition("training accuracy, at least", right >= ACCURATE, right, ACCURATE),
@@ -179,8 +179,8 @@ class RankFigure2(Experiment):
             draw_boundary(axes, scores, arrays["box"], names, arrays["points"], arrays["labels"], ("x", "y"), mine)
             how = "with L2" if regularised else "without L2"
             counts = ", ".join(str(int(n)) for n in arrays["tripoints"][i])
-            told = f"L = {self.deep if deep else self.shallow}, {how}: {counts} tripoints"
-            axes.set_title(told, loc="left", fontsize=11)
+            reason = f"L = {self.deep if deep else self.shallow}, {how}: {counts} tripoints"
+            axes.set_title(reason, loc="left", fontsize=11)
             if i != 1:
                 axes.get_legend().remove()  # pyright: ignore[reportOptionalMemberAccess]
 

@@ -120,8 +120,8 @@ class FallingBall(Experiment):
         for start in range(self.starts):
             net = self.network(start)
             result = self.fit(net, progress)
-            told = {"converged": np.array(result.at_rest), "loss": np.array(result.loss)}
-            found.append({**self.look(net), **told})
+            scalars = {"converged": np.array(result.at_rest), "loss": np.array(result.loss)}
+            found.append({**self.look(net), **scalars})
         best = min(found, key=lambda arrays: float(arrays["loss"]))
         kept = np.stack([_kept(arrays) for arrays in found])
         return {**best, "losses": np.stack([arrays["loss"] for arrays in found]), "kept": kept}
