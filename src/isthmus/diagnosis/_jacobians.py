@@ -420,5 +420,5 @@ def inside_of(name: str) -> list[str]:
 def _output(module: nn.Module, call: Call) -> Tensor:
     tensor = first_tensor(module(*call[0], **call[1]))
     if tensor is None:
-        fail("diagnose", "`module` must return a tensor", "none in its output", "Wrap it so that it does.")
+        fail("diagnose", "`net` must return a tensor", "none in its output", "Wrap it so that it does.")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()
