@@ -65,7 +65,7 @@ def _piecewise(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def plain(Z: Tensor, a: Slope) -> Tensor:
-    """σ_a itself."""
+    """σ_a(Z), entrywise."""
     if isinstance(a, float):
         return torch.relu(Z) if a == 0.0 else functional.leaky_relu(Z, a)
     return torch.where(Z > 0, Z, a * Z)
@@ -107,7 +107,7 @@ class Rounding:
         return self if self.centres is None else Rounding(self.band, self.centres[rows])
 
     def share(self, Z: Tensor) -> Tensor:
-        """D there."""
+        """The share D in [0, 1] of the linear branch at each entry: σ' = a + (1 − a)·D."""
         return ((Z + (self.shift + self.band)) / (2.0 * self.band)).clamp(0.0, 1.0)
 
     def moved(self, Z: Tensor, band: float) -> Rounding:

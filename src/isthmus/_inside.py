@@ -67,7 +67,7 @@ class Place:
         return name if self.descriptor is not None else os.path.join(self.path, name)  # noqa: PTH118
 
     def open(self, name: str, flags: int, mode: int = 0o666) -> int:
-        """A descriptor of a file."""
+        """Open a file of this folder; gives its descriptor."""
         path = self._at(name)
         if self.descriptor is None and os.path.islink(path):  # noqa: PTH114
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -81,7 +81,7 @@ class Place:
             return None
 
     def mkdir(self, name: str) -> None:
-        """A new folder."""
+        """Make a new folder in this one."""
         os.mkdir(self._at(name), dir_fd=self.descriptor)
 
     def unlink(self, name: str) -> None:
@@ -115,7 +115,7 @@ class Place:
             os.close(descriptor)
 
     def sync(self) -> None:
-        """Make the names durable."""
+        """Flush the folder, so that its names survive a crash."""
         # A rename is atomic without this; the sync makes it survive a power cut. Windows, folders that may be
         # written but not read, and some network file systems cannot do it: the write has not failed for that.
         with contextlib.ExitStack() as stack:
@@ -152,12 +152,12 @@ class Inside(os.PathLike[str]):
 
     @property
     def name(self) -> str:
-        """The last name."""
+        """The last part of the path."""
         return self.parts[-1] if self.parts else self.root.name
 
     @contextlib.contextmanager
     def folder(self, *names: str) -> Iterator[Place]:
-        """It, as an open folder."""
+        """Open the path as a folder, one name at a time."""
         path, descriptor = os.fspath(self.root), None
         try:
             if _DESCRIPTORS:
@@ -216,7 +216,7 @@ class Inside(os.PathLike[str]):
         return self.stamp(*names) is not None
 
     def open(self, flags: int, *names: str) -> int:
-        """A descriptor of a regular file."""
+        """Open a file of this folder; gives its descriptor."""
         with self.above(*names) as place:
             descriptor = place.open((*self.parts, *names)[-1], flags | getattr(os, "O_NONBLOCK", 0))
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

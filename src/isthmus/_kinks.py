@@ -64,7 +64,7 @@ class Kinked:
         return torch.cat([p.detach().reshape(-1) for p in self.parameters])
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
-        """The same by name."""
+        """The parameters by name, from one vector."""
         parts = theta.split(self.sizes)
         return {name: part.view(p.shape) for name, part, p in zip(self.names, parts, self.parameters)}
 
@@ -80,7 +80,7 @@ class Kinked:
         return cost(outputs, self.Y[part], self.loss) * (len(self.X[part]) / len(self.X))
 
     def value(self, theta: Tensor) -> float:
-        """The loss itself."""
+        """The loss with σ_a itself, kinks included."""
         with torch.no_grad():
             total = sum(float(self.run(theta, part, lambda _, Z, a: plain(Z, a))) for part in self.parts())
             return total + self.ridge * float(theta @ theta)

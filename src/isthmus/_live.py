@@ -118,7 +118,7 @@ class LiveRecord:
         self._close()
 
     def beside(self, factory: ProgressFactory) -> ProgressFactory:
-        """The same progress, also recorded."""
+        """A progress bar that writes to this record as well."""
 
         @contextlib.contextmanager
         def both(total: int | None, label: str) -> Iterator[Progress]:

@@ -59,7 +59,7 @@ class Result(Protocol):
 
     @property
     def sentence(self) -> str:
-        """The answer."""
+        """The answer in one sentence."""
         ...
 
     @property
@@ -77,5 +77,5 @@ class Result(Protocol):
         ...
 
     def plot(self) -> Any:
-        """A matplotlib figure."""
+        """The result as a matplotlib figure."""
         ...

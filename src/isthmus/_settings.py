@@ -158,7 +158,7 @@ class Settings:
 
     @property
     def first(self) -> int:
-        """Quasi-Newton steps after these."""
+        """Quasi-Newton steps after the Adam steps, from random weights."""
         return 2 * self.steps
 
 

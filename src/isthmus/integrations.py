@@ -94,7 +94,7 @@ class _Recorder:
 
     @property
     def history(self) -> History:
-        """What was recorded so far."""
+        """The History recorded so far."""
         return History(()) if self._monitor is None else self._monitor.history
 
     def _begin(self, module: nn.Module, step: int, on_snapshot: Callable[[Snapshot], Any]) -> None:

@@ -185,12 +185,12 @@ class Run:
 
     @property
     def conditions(self) -> tuple[Outcome, ...]:
-        """Outcomes that stand beside them."""
+        """Outcomes that are conditions of the statements, such as a training that converged."""
         return tuple(o for o in self.outcomes if o.kind == "condition")
 
     @property
     def verdict(self) -> str:
-        """The status."""
+        """The status of the run, as all results call it."""
         return self.status
 
     @property

@@ -92,7 +92,7 @@ class Verdicts(Sequence[Verdict]):
 
     @property
     def judged(self) -> tuple[Verdict, ...]:
-        """Of the claims that apply."""
+        """Verdicts of the claims that apply."""
         return tuple(verdict for verdict in self.verdicts if verdict.status != "not applicable")
 
     @property
@@ -176,7 +176,7 @@ class Verdicts(Sequence[Verdict]):
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Everything as plain data for JSON."""
         return {
             "format": "isthmus.verdicts",
             "version": SCHEMA_VERSION,
@@ -189,7 +189,7 @@ class Verdicts(Sequence[Verdict]):
         }
 
     def to_json(self) -> str:
-        """The same as text."""
+        """:meth:`to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ class Missing(StrEnum):
 
 
 class Activation(StrEnum):
-    """Of the hidden layers."""
+    """Activations of the hidden layers."""
 
     auto = "auto"
     smooth = "smooth"

@@ -323,7 +323,7 @@ class FieldFamily:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The family in words."""
         if self.degree:
             return f"polynomial of degree {self.degree}"
         return f"radial functions of length {self.length:g}"

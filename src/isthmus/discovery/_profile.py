@@ -26,7 +26,7 @@ def reference_of(loss_kind: str) -> str:
 
 
 def unit_of(loss_kind: str) -> str:
-    """The same in one word."""
+    """What errors are shares of, in one word."""
     return "entropy" if loss_kind == "cross_entropy" else "variance"
 
 
@@ -129,7 +129,7 @@ class RankProfile:
 
     @property
     def unit(self) -> str:
-        """The same in one word."""
+        """What errors are shares of, in one word."""
         return unit_of(self.loss_kind)
 
     @property

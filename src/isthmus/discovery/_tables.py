@@ -39,7 +39,7 @@ def meaning_table(coordinates: Sequence[Sequence[Mapping[str, Any]]]) -> Table:
 
 
 def tables_of(found: Any) -> list[Table]:
-    """Those that have rows."""
+    """The tables of a discovery; those without rows are left out."""
     profile = [] if found.profile is None else [profile_table(found.profile, found.rank)]
     evidence = evidence_table("evidence-numbers", found.evidence, found.rank)
     return [one for one in (*profile, evidence, meaning_table(found.to_dict()["coordinates"])) if one.rows]

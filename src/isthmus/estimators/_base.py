@@ -156,7 +156,7 @@ class Bottleneck(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             raise ParameterError(str(problem)) from None
 
     def _take(self) -> None:
-        """Fitted attributes from the discovery."""
+        """Set the fitted attributes from the discovery."""
         found = self.discovery_
         self.rank_, self.verdict_, self.reasons_ = found.rank, found.verdict, list(found.reasons)
         self.rank_profile_ = found.profile

@@ -307,7 +307,7 @@ class FullyConnected(Network):
         return found
 
     def about(self) -> str:
-        """Its depth."""
+        """Its depth, in words."""
         return f"a network of depth {self.depth}"
 
     def simplified(self) -> FullyConnected:
@@ -437,7 +437,7 @@ class FullyConnected(Network):
         return DirectChain(self, loss, values, gradients, rows) if possible else None
 
     def metric(self, loss: str) -> ChainMetric | None:
-        """Of all layers."""
+        """A metric of all layers; None where some neurons of a layer are linear."""
         return ChainMetric(self, loss) if self._plain and not any(self.linear) else None
 
     def imbalance(self) -> tuple[float, float]:

@@ -483,7 +483,7 @@ class LeakyResNet(Network):
         return LeakyMetric(self, loss) if self._plain else None
 
     def about(self) -> str:
-        """Its number of steps."""
+        """Its number of steps, in words."""
         return f"a leaky ResNet of {self.layers} steps"
 
     def representations(self, X: Tensor) -> dict[int, Tensor]:
@@ -504,11 +504,11 @@ class LeakyResNet(Network):
             return Mechanics("not applicable", reason, self.effective_depth, ridge, **fixed)
 
     def carrying_norm(self) -> float:
-        """L̃²."""
+        """‖θ‖² with which one dimension is carried from inputs to outputs: L̃², at least 1."""
         return max(1.0, self.effective_depth**2)
 
     def adapt_interval(self) -> int:
-        """For adaptive steps."""
+        """Training steps between two adaptations of the step lengths; 0 for none."""
         return self.adapt_every if self.steps == "adaptive" else 0
 
     def extra_repr(self) -> str:
@@ -643,7 +643,7 @@ class DirectLeaky(Direct):
         self.bind(values, gradients)
 
     def set_rounding(self, rounded: Sequence[Rounding]) -> None:
-        """One for each step."""
+        """Replace kinks by parabolas: one Rounding for each step, none restores the kinks."""
         self.round_off([self.net.slope] * self.net.layers, rounded)
 
     def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

@@ -42,7 +42,7 @@ class Hooks:
 
     @abstractmethod
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Of the module."""
+        """The parameters of the module."""
         ...
 
     def direct(self, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> Direct | None:  # noqa: ARG002

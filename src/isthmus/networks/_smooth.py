@@ -71,7 +71,7 @@ class SmoothNetwork(FullyConnected):
         return self._run(self.Ws, self.bs, X)[0][-1]
 
     def _run(self, Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Pre-activations and activations."""
+        """Pre-activations and activations of all layers."""
         preactivations, activations = [], [X]
         for index, W in enumerate(Ws):
             Z = activations[-1] @ W.mT

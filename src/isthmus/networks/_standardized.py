@@ -96,11 +96,11 @@ class Standardized(Network):
         return {"network": self.network.config(), **({} if family == "FullyConnected" else {"family": family})}
 
     def plain_layers(self) -> FullyConnected | None:
-        """Those of the network."""
+        """The plain layers of the inner network."""
         return self.network.plain_layers() if type(self) is Standardized else None
 
     def with_plain_layers(self, layers: FullyConnected) -> Standardized:
-        """Behind the same scaling."""
+        """Other plain layers behind the same scaling."""
         return Standardized(layers, self.shift, self.scale).train(self.training)
 
     @classmethod

@@ -44,7 +44,7 @@ class Index:
     problems: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> Iterable[bytes]:
-        """The file, line by line."""
+        """The lines of the file, parsed."""
         yield _line({"format": FORMAT, "schema": SCHEMA, **self.head})
         for key, plan in self.planned.items():
             yield _line({"key": key, **plan})

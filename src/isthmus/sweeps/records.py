@@ -140,7 +140,7 @@ def head(folder: Inside, plan: Plan) -> dict[str, Any]:
 
 
 def write_index(folder: Inside, index: Index) -> None:
-    """Write it in one step."""
+    """Write the index atomically."""
     write_atomic(folder / INDEX, b"".join(index.lines()))
 
 

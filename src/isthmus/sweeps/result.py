@@ -314,7 +314,7 @@ def _runs(result: SweepResult) -> Table:
 
 
 def _where(result: SweepResult) -> str:
-    """Where all of them are."""
+    """Where the whole list is found."""
     return "`isthmus runs` on the sweep's folder lists all" if result.folder else "`to_frame()` of the result has all"
 
 

@@ -111,7 +111,7 @@ class _Room:
         self.memories: dict[tuple[int, torch.dtype], Memory] = {}
 
     def stack(self, *, double: bool) -> Stack:
-        """Made when it is needed."""
+        """The networks as one stack, in their own precision or in double; made on first use."""
         if double not in self.stacks:
             nets = [copy.deepcopy(job.net).double() if double else job.net for job in self.jobs]
             made: dict[int, Tensor] = {}
@@ -148,7 +148,7 @@ class _Room:
 
 @torch.no_grad()
 def _copy(source: nn.Module, target: nn.Module) -> None:
-    """Parameters and buffers."""
+    """A copy of all parameters and buffers."""
     for own, other in zip([*target.parameters(), *target.buffers()], [*source.parameters(), *source.buffers()]):
         own.copy_(other)
 

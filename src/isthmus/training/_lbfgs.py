@@ -218,7 +218,7 @@ class FirstLoop(Request):
         self.pairs, self.gradient = pairs, gradient
 
     def answer(self) -> tuple[Tensor, Tensor]:
-        """For one network."""
+        """The result for one network."""
         return first_loop(self.pairs.S, self.pairs.T, self.pairs.products, self.gradient)
 
     @staticmethod
@@ -241,7 +241,7 @@ class SecondLoop(Request):
         self.pairs, self.alpha, self.images = pairs, alpha, images
 
     def answer(self) -> Tensor:
-        """For one network."""
+        """The result for one network."""
         return second_loop(self.pairs.S, self.pairs.T, self.pairs.products, self.alpha, self.images)
 
     @staticmethod
@@ -265,7 +265,7 @@ class Remember(Request):
         self.pairs, self.s, self.t = pairs, s, t
 
     def answer(self) -> None:
-        """For one network."""
+        """The result for one network."""
         if float(self.s @ self.t) > CURVED * float(self.s.norm() * self.t.norm()):
             self.pairs.append(self.s, self.t)
 

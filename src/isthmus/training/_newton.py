@@ -51,7 +51,7 @@ class Newton(LBFGS):
         self.at, self.known = state.tensors.get("at"), False
 
     def forget(self) -> None:
-        """The objective has changed."""
+        """Drop what was computed from the former objective."""
         super().forget()
         self.at, self.known = None, False
 

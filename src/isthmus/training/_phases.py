@@ -148,7 +148,7 @@ class Phase:
 
 
 def count_of(net: nn.Module) -> int:
-    """How many parameters move."""
+    """Number of trainable scalars."""
     return sum(p.numel() for p in net.parameters() if p.requires_grad)
 
 

@@ -33,11 +33,11 @@ class Request(ABC):
 
     @abstractmethod
     def answer(self) -> Any:
-        """For one network."""
+        """The result for one network."""
 
     @staticmethod
     def answer_all(requests: Sequence[Any]) -> Sequence[Any]:
-        """For several networks, in their order."""
+        """The results for several networks, in their order."""
         return [request.answer() for request in requests]
 
 
@@ -50,12 +50,12 @@ class Evaluate(Request):
         self.objective, self.ridge, self.batch, self.fleeting = objective, ridge, batch, fleeting
 
     def answer(self) -> Value:
-        """For one network."""
+        """The result for one network."""
         return self.objective(self.ridge, self.batch, fleeting=self.fleeting)
 
     @staticmethod
     def answer_all(requests: Sequence[Evaluate]) -> Sequence[Value]:
-        """In one computation for each stack."""
+        """The results for several networks, in their order."""
         found: dict[int, Value] = {}
         stacks: dict[int, list[int]] = {}
         for place, request in enumerate(requests):
@@ -81,7 +81,7 @@ class Refresh(Request):
         self.metric, self.objective, self.generator = metric, objective, generator
 
     def answer(self) -> None:
-        """For one network."""
+        """The result for one network."""
         self.metric.refresh(self.objective.theta, self.objective.X, [self.generator])
 
     @staticmethod
@@ -112,7 +112,7 @@ class Solve(Request):
         self.metric, self.vectors, self.ridge = metric, vectors, ridge
 
     def answer(self) -> Tensor:
-        """For one network."""
+        """The result for one network."""
         return self.metric.solve(self.vectors, [self.ridge])
 
     @staticmethod
@@ -158,7 +158,7 @@ class Adam(Request):
         self.step, self.rate = step, rate
 
     def answer(self) -> None:
-        """For one network."""
+        """The result for one network."""
         adam_([self.theta], [self.gradient], [self.mean], [self.square], self.step, self.rate)
 
     @staticmethod

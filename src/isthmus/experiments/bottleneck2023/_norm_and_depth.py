@@ -145,7 +145,7 @@ class NormAndDepth(Experiment):
         return (cls.quick() if quick else cls()).replace(depths=(4,), seeds=1, further=0)
 
     def lasting(self) -> float:
-        """Layers of all networks."""
+        """A measure of the time it takes: layers of all networks together."""
         return float(sum(self.depths) * self.seeds)
 
     def measured(self, arrays: Mapping[str, Array]) -> dict[str, float | int | bool | str]:
@@ -371,7 +371,7 @@ class DepthSettings:
 
     @property
     def ridge(self) -> float:
-        """In our convention."""
+        """The ridge in our convention."""
         return ridge_from("bottleneck2023", self.lam, outputs=self.unit)
 
     def data(self) -> tuple[Tensor, Tensor]:

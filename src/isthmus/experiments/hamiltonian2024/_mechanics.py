@@ -113,11 +113,11 @@ class LeakyPaths(Experiment):
 
     @classmethod
     def single(cls, *, quick: bool = False) -> Self:
-        """One network."""
+        """The experiment with one network in place of several."""
         return (cls.quick() if quick else cls()).replace(effective_depths=(7.0,))
 
     def lasting(self) -> float:
-        """Steps of all networks."""
+        """A measure of the time it takes: steps of all networks together."""
         return float(len(self.effective_depths) * self.layers)
 
     def measured(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float | int | bool | str]:

@@ -128,7 +128,7 @@ class RankFigure1(Experiment):
         return net, torch.tensor(problem.X), result
 
     def compute(self, progress: ProgressFactory) -> dict[str, np.ndarray]:
-        """Train, then measure."""
+        """Train the network and measure its spectra, norms and ranks."""
         net, X, result = self.solve(progress)
         return measure(net, X, result, self.points)
 

@@ -86,7 +86,7 @@ class RankFigure2(Experiment):
         return cls(samples=160, width=40, seeds=1, steps=1500, learning_rate=3e-3, resolution=96)
 
     def problem(self) -> Classes:
-        """The points."""
+        """The task: labelled points of the plane."""
         return inverted_s_classes(classes=self.classes, samples=self.samples, seed=self.seed)
 
     def network(self, deep: bool, regularised: bool, index: int, data: Classes) -> FullyConnected:

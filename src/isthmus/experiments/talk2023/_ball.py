@@ -100,14 +100,14 @@ class FallingBall(Experiment):
         return float(bump.std())
 
     def network(self, start: int = 0) -> ConvolutionalNet:
-        """Not trained yet."""
+        """A network with random weights."""
         widths = [self.past, *[self.channels] * (self.depth - 1), self.future]
         return ConvolutionalNet(
             widths, (self.size,), dtype=torch.float64, generator=torch.Generator().manual_seed(1000 * self.seed + start)
         )
 
     def fit(self, net: ConvolutionalNet, progress: ProgressFactory) -> TrainingResult:
-        """Train in place."""
+        """Train ``net`` in place."""
         X, Y, _ = self.flights(self.samples, 0)
         short = [Phase("scale", 1), Phase("adam", self.steps // 2, 1e-2, anneal=True), Phase("lbfgs", self.steps)]
         # The state is in the arrays and in a condition.
