@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import pytest
+import torch
 from sklearn.base import BaseEstimator
 from typer.main import get_command
 
@@ -161,3 +163,11 @@ def test_planted_words_are_found():
     assert mistyped(planted) == ["ridge: str, not float"]
     assert undescribed(planted.__doc__ or "") == ["told"]
     assert undescribed("Divided by two; nobodyish, stolen") == []
+
+
+def test_former_names_are_taken_with_a_warning():
+    layer = torch.nn.Linear(2, 1)
+    with pytest.warns(FutureWarning, match="from_torch: `module` is now called `net`"):
+        assert isthmus.from_torch(module=layer).dims == (2, 1)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="both `net` and `module`"):
+        isthmus.from_torch(net=layer, module=layer)  # pyright: ignore[reportCallIssue]

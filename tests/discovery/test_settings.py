@@ -57,6 +57,7 @@ def test_the_command_has_the_same_defaults_and_help():
         assert options[name].help == HELP[name]
         numbers = KINDS[name] is not str and DEFAULTS[name] == "auto"
         assert options[name].default == (None if numbers else DEFAULTS[name])
+    assert options["ridge"].hidden  # the former name of the resolution
 
 
 def test_every_loss_is_allowed():

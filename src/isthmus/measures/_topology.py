@@ -269,10 +269,10 @@ def _sequences(a: np.ndarray, b: np.ndarray, labels: _Labels, most: int) -> tupl
             return edge, classes, False
         if not len(change):
             break
-        middle, of = (where[change] + where[change + 1]) / 2.0, edge[change]
-        new = labels(a[of] + middle[:, None] * (b[of] - a[of]))
+        middle, its_edge = (where[change] + where[change + 1]) / 2.0, edge[change]
+        new = labels(a[its_edge] + middle[:, None] * (b[its_edge] - a[its_edge]))
         # A middle of the class of one end replaces that end, unless a third class lies beyond: runs have two ends.
-        where, edge = np.insert(where, change + 1, middle), np.insert(edge, change + 1, of)
+        where, edge = np.insert(where, change + 1, middle), np.insert(edge, change + 1, its_edge)
         classes = np.insert(classes, change + 1, new)
         alike = (classes[1:] == classes[:-1]) & (edge[1:] == edge[:-1])
         inside = np.r_[False, alike[1:] & alike[:-1], False]

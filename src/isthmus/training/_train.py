@@ -337,7 +337,7 @@ def checked_data(net: nn.Module, X: Any, Y: Any, loss: str) -> tuple[Tensor, Ten
     return inputs, targets
 
 
-def _labels(Y: Any, own: Tensor) -> Tensor | None:
+def _labels(Y: Any, parameter: Tensor) -> Tensor | None:
     """Class indices (N,), or None if ``Y`` is not of integers."""
     labels = Y if isinstance(Y, Tensor) else np.asarray(Y)
     if isinstance(labels, np.ndarray):
@@ -349,7 +349,7 @@ def _labels(Y: Any, own: Tensor) -> Tensor | None:
     if labels.ndim == 0 or labels.numel() != len(labels) or len(labels) == 0:
         must = "class indices must be one integer for each sample"
         fail("train", must, f"shape {tuple(labels.shape)}", "Convert one-hot rows to floating point, or by argmax(1).")
-    return labels.detach().to(own.device).long().reshape(-1)
+    return labels.detach().to(parameter.device).long().reshape(-1)
 
 
 @torch.no_grad()

@@ -112,7 +112,7 @@ class RankFigure2(Experiment):
         counts = np.zeros((len(CASES), self.seeds), dtype=np.int64)
         unresolved, accuracy = np.zeros_like(counts), np.zeros(counts.shape)
         inner = np.zeros((*counts.shape, len(INNER)), dtype=np.int64)
-        pictures, stars, of = [], [], []
+        pictures, stars, networks = [], [], []
         with progress(counts.size, "F-rank-2") as bar:
             for i, (deep, regularised) in enumerate(CASES):
                 for j in range(self.seeds):
@@ -125,7 +125,7 @@ class RankFigure2(Experiment):
                     if j == 0:
                         pictures.append(_scores(net, _grid(box)).argmax(axis=1).reshape(SHOWN, SHOWN))
                         stars.append(found.tripoints.numpy())
-                        of.append(np.full(len(found.tripoints), i))
+                        networks.append(np.full(len(found.tripoints), i))
                     bar.advance(1)
         return {
             "tripoints": counts,
@@ -137,7 +137,7 @@ class RankFigure2(Experiment):
             "labels": np.array(data.labels),
             "box": box,
             "where": np.concatenate(stars).reshape(-1, 2),
-            "whose": np.concatenate(of).astype(np.int64),
+            "whose": np.concatenate(networks).astype(np.int64),
         }
 
     def outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
