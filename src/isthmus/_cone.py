@@ -61,7 +61,7 @@ def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = 
 
 
 def _walk(units: Tensor, weights: Tensor, price: Tensor, relation: float) -> tuple[Tensor, Tensor]:
-    """Weights after every relation was used up, and which of them were set to 0 by it."""
+    """Weights after all relations have been used, and which of them became 0."""
     # The complement of Im U is wanted only where there are more vectors than coordinates; else U has it.
     U, s, _ = thin_svd(units, full_matrices=units.shape[0] > units.shape[1])
     # Rows are orthonormal relations.
@@ -98,7 +98,7 @@ def _without(Q: Tensor, inside: Tensor, place: int) -> tuple[Tensor, Tensor]:
 
 
 def _mended(units: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
-    """Weights of independent vectors refitted to the sum that is wanted, unless that turns one of them negative."""
+    """Weights of independent vectors refitted to the sum, unless one of them would become negative."""
     left = float((wanted - weights @ units).norm())
     for _ in range(2):
         missing = wanted - weights @ units

@@ -100,7 +100,7 @@ def strong(text: object) -> Markup:
 
 
 def badge(word: str) -> Markup:
-    """The word that sums a result up, in the colour of its tone."""
+    """The verdict, coloured by how good it is."""
     colour = _COLOURS[TONES.get(word, "note")]
     style = f"border:1.5px solid {colour};border-radius:1em;padding:.1em .7em;font-weight:600;white-space:nowrap"
     dot = Markup('<span style="color:{}">●</span>').format(colour)
@@ -133,13 +133,13 @@ def _row(tag: str, values: Iterable[object], weight: str = "") -> Markup:
 
 
 def card(*parts: str) -> Markup:
-    """What a notebook shows of one result."""
+    """The HTML of one result in a notebook."""
     style = "border-left:3px solid rgba(128,128,128,.4);padding:.2em 0 .2em 1em;max-width:60em;overflow-wrap:anywhere"
     return Markup('<div style="{}">{}</div>').format(style, _joined(parts))
 
 
 def heading(*parts: str) -> Markup:
-    """A line above the rest."""
+    """The first line of a card."""
     return Markup('<div style="font-size:1.1em;margin:.2em 0 .5em">{}</div>').format(_joined(parts, " "))
 
 

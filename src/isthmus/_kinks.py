@@ -69,7 +69,7 @@ class Kinked:
         return {name: part.view(p.shape) for name, part, p in zip(self.names, parts, self.parameters)}
 
     def parts(self) -> Iterator[slice]:
-        """Rows that are propagated at once."""
+        """Slices of rows that are propagated at once."""
         for start in range(0, len(self.X), self.rows):
             yield slice(start, min(start + self.rows, len(self.X)))
 
@@ -87,7 +87,7 @@ class Kinked:
 
     @torch.no_grad()
     def z(self, theta: Tensor, replacement: OfRows) -> list[Tensor]:
-        """What each activation is applied to, where it is computed by ``replacement`` (place, z, a, rows)."""
+        """The argument of each activation, where ``replacement`` (place, z, a, rows) computes the activations."""
         found: list[list[Tensor]] = [[] for _ in self.kinds]
         for part in self.parts():
 
@@ -126,7 +126,7 @@ class Kinked:
     def tangents(
         self, theta: Tensor, slopes: Sequence[Tensor], offsets: Sequence[Tensor], direction: Tensor
     ) -> list[Tensor]:
-        """How fast each z changes along ``direction``, for fixed slopes."""
+        """Directional derivative of each z along ``direction``, for fixed slopes."""
         load_forward_mode()
         found: list[list[Tensor]] = [[] for _ in self.kinds]
         for part in self.parts():

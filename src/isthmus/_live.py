@@ -40,7 +40,7 @@ _LONGEST = 2000
 
 
 def progress_folder(folder: Path) -> Path:
-    """Where a Run that is not finished keeps its record: beside its folder, which is always complete."""
+    """Folder of the record of an unfinished Run: beside the Run's own folder, which is always complete."""
     return folder.parent / f".{folder.name}.progress"
 
 
@@ -132,7 +132,7 @@ class LiveRecord:
         return both
 
     def step(self, label: str, done: int, total: int | None, numbers: Mapping[str, float]) -> None:
-        """Write a line, or keep it until it is time for one: of those between two the last is kept."""
+        """Write a line, at most one in every interval: of several the last is written."""
         with self._lock:
             if self._file is None:
                 self._warn()
@@ -166,7 +166,7 @@ class LiveRecord:
         self._pulse.start()
 
     def _open(self) -> bool:
-        """Open for appending; whether the last line has no end."""
+        """Open for appending; True if the last line is torn."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         self._file = _steps(self.path).open(flags)
         self._size = os.fstat(self._file).st_size
@@ -200,7 +200,7 @@ class LiveRecord:
         self._put((json.dumps({**head, **line}, allow_nan=False) + "\n").encode())
 
     def _put(self, data: bytes) -> None:
-        """One call of the system for a line: no reader sees two writers' lines mixed."""
+        """Write a line in one system call, so that lines of two writers are not mixed."""
         with self._lock:
             if self._file is None:
                 return

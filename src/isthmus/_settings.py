@@ -146,7 +146,7 @@ class Settings:
 
     @property
     def strength(self) -> float:
-        """λ, or where it is chosen the first that is tried."""
+        """λ, or where it is chosen from the data the first that is tried."""
         if isinstance(self.resolution, str):
             return FIRST_STRENGTH if self.smooth else STRENGTH
         return self.resolution
@@ -167,7 +167,7 @@ _FORMER = {"ridge": "resolution"}
 
 
 def present_name(who: str, name: str) -> str:
-    """The name of a setting, given perhaps by that of the version before: then with a warning."""
+    """The present name of a setting; a name of the version before gives a warning."""
     if name not in _FORMER:
         return name
     now = _FORMER[name]

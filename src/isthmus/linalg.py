@@ -1,4 +1,4 @@
-"""Linear algebra shared by everything above: sign-fixed SVD, toleranced rank, pseudo-determinant."""
+"""Linear algebra: SVD with fixed signs, numerical rank, pseudo-determinant."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def singular_values(A: Any) -> Tensor:
 
 
 def thin_svd(A: Tensor, *, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """``torch.linalg.svd``, by the slower and surer QR iteration where divide and conquer does not converge.
+    """``torch.linalg.svd``, by the slower, more robust QR iteration where divide and conquer does not converge.
 
     It fails on rare finite matrices, such as those with clusters of singular values near rounding.
     """

@@ -1,4 +1,4 @@
-"""Tables as people have them: text, Parquet and NumPy files read strictly, then columns chosen by name."""
+"""Tables: text, Parquet and NumPy files read strictly, then columns chosen by name."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def read(folder: str | os.PathLike[str], *, experiment: type[Experiment] | None 
 
 
 def problems(folder: str | os.PathLike[str], index: Index, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What a person must know of a sweep, in sentences."""
+    """What is wrong or unfinished in a sweep, in sentences."""
     counts = collections.Counter(row["state"] for row in rows)
     found = []
     if counts["failed"]:

@@ -1,4 +1,4 @@
-"""The SweepResult: one row for each configuration, whatever became of it."""
+"""The SweepResult: one row for each configuration, finished or not."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SweepResult:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The first of its problems."""
+        """The most important problems."""
         return tuple(plain(text, ERROR) for text in self.problems[:REASONS])
 
     def tables(self) -> list[Table]:
@@ -258,7 +258,7 @@ def _settings(result: SweepResult) -> Table:
 
 
 def _problems(result: SweepResult) -> Table:
-    """Every run that a person should look at."""
+    """Every run that failed, diverged or did not converge."""
     frame: Any = _single(result)
     order = {state: place for place, state in enumerate(WRONG)}
     wrong = frame[frame["state"].isin(WRONG)]
