@@ -66,11 +66,11 @@ class FirstOrder:
 
     @property
     def finished(self) -> bool:
-        """Never: only the number of steps ends it."""
+        """False: only the number of steps ends it."""
         return False
 
     def forget(self) -> None:
-        """Averages fade by themselves; only the loss that Nesterov's method compares with is of the old objective."""
+        """Drop the loss that Nesterov's method compares with; Adam's averages fade by themselves."""
         if "last" in self.state.numbers:
             self.state.numbers["last"] = float("inf")
 

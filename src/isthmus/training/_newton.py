@@ -82,7 +82,7 @@ class Newton(LBFGS):
         return solved
 
     def _compute(self, objective: Objective, theta: Tensor, ridge: float) -> None:
-        """Of the parameters that the cost depends on; along the others the ridge is all there is."""
+        """The Hessian in the parameters that the cost depends on; along all others it is 2·ridge."""
         self.factor, self.coupled, self.known = None, None, True
         model = Kinked(objective.net, objective.X, objective.Y, objective.stack.loss, ridge, objective.stack.rows)
         rounded = objective.rounded

@@ -1,4 +1,4 @@
-"""What an optimiser asks for while it takes a step, answered for one network or for many at once.
+"""Computations that an optimiser requests during a step, done for one network or for several at once.
 
 An optimiser is written for one network, as a generator: where it needs something worth sharing it yields a request, and
 goes on with the answer. :func:`drive` runs one such generator, or many side by side; then it answers requests of one
@@ -25,7 +25,7 @@ Steps = Generator["Request", Any, Result]
 
 
 class Request(ABC):
-    """Something that can be answered alone or together with others of its kind."""
+    """A computation that can be done alone or together with others of its kind."""
 
     __slots__ = ()
     #: Of several kinds that wait, the first is answered first: who is behind in its step catches up with the others.
