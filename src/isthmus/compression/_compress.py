@@ -44,6 +44,7 @@ from isthmus.compression._stacks import (
 )
 from isthmus.compression._values import Convolution, Transposed
 from isthmus.networks import Network
+from isthmus.networks._reading import set_submodule
 
 _WHO = "compress"
 
@@ -160,7 +161,7 @@ def plain(module: nn.Module) -> nn.Module:
         names = [name for name, part in whole.named_modules() if isinstance(part, Network)]
         for name in names:
             if not any(name.startswith(f"{outer}.") for outer in names):
-                whole.set_submodule(name, unmixed(cast(Network, whole.get_submodule(name))).to_torch())
+                set_submodule(whole, name, unmixed(cast(Network, whole.get_submodule(name))).to_torch())
         return whole
 
 
