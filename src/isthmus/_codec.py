@@ -185,7 +185,7 @@ def _value(key: str, hint: Any, value: Any, within: Within = Within()) -> Any:  
         return _number(key, value, within)
     if hint is int:
         low, high = max(within.low, -LARGEST), min(within.high, LARGEST)
-        if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, Integral) or not low <= int(value) <= high:
             raise ValueError(f"{key:.40}: {value!r:.60} is not an integer in [{low:g}, {high:g}]")
         return int(value)
     if hint in (str, bool):
@@ -210,7 +210,8 @@ def _value(key: str, hint: Any, value: Any, within: Within = Within()) -> Any:  
             return hint.from_dict(value)
         if not dataclasses.is_dataclass(hint):
             _only(value, {one.key for one in _schema(hint)})
-        return hint(**_fields(hint, value))
+        record: Any = hint
+        return record(**_fields(record, value))
     return value
 
 

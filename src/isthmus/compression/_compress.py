@@ -25,6 +25,7 @@ from isthmus.compression._certificate import (
     Certificate,
     Compressed,
     LayerChange,
+    Untouched,
 )
 from isthmus.compression._channels import without_channels
 from isthmus.compression._draft import Draft
@@ -143,7 +144,7 @@ def compress(
         operations_before=work[0],
         operations_after=work[1],
         layers=tuple(done.layers),
-        untouched=tuple(done.untouched),
+        untouched=tuple(Untouched(*one) for one in done.untouched),
         notes=tuple(dict.fromkeys(done.notes)),
     )
     return Compressed(done.network, certificate)
