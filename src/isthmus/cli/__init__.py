@@ -1,4 +1,4 @@
-"""The command line: thin, one short function per verb, a file for each or for two that belong together.
+"""The command line: thin, one short function per verb, a file for each or for those that belong together.
 
 Nothing heavy is imported before a command needs it, so that ``--help`` answers at once.
 
