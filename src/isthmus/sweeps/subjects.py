@@ -13,8 +13,7 @@ import numpy as np
 from isthmus._checks import check_choice, check_integer, check_seed, fail, without_mask
 from isthmus._errors import DataError
 from isthmus._settings import KINDS, Settings, present_name
-from isthmus.engines.base import DISCOVER
-from isthmus.engines.discovering import ROLES, digest
+from isthmus.engines.base import DISCOVER, ROLES, digest
 from isthmus.experiments._experiment import Experiment, find_experiment
 from isthmus.sweeps.plan import Grid, Plan, check_count, read_lists, read_values
 
