@@ -108,7 +108,7 @@ class Newton(LBFGS):
                 self.pairs.move_ridge(ridge * (numbers["pull"] - before))
         theta = objective.theta.clone()
         if self.before is not None and self.centre is not None:
-            # Nesterov's centres: further on the way, unless the force that holds points back along it.
+            # Nesterov's centres: further on the way, from the beginning where the last one was too far for the loss.
             way = theta - self.before
             numbers["age"] = 0.0 if float((self.centre - theta) @ way) > 0.0 else numbers["age"] + 1.0
             self.centre = theta + way * (numbers["age"] / (numbers["age"] + 3.0))
@@ -135,7 +135,7 @@ class Newton(LBFGS):
         """A Hessian where it is time for one; the coupled metric once in a phase."""
         if self.at is not None and not self.known:
             self._compute(objective, self.at, ridge)
-        few = not self.phase.pull and len(self.live) <= MOST_PARAMETERS
+        few = not (self.phase.pull or self.kinks or len(self.live) > MOST_PARAMETERS)
         if self.at is None or (few and step % max(EVERY, len(self.live) // EACH) == 0):
             self.at, self.kinks = objective.theta.clone(), {}
             self.numbers["pull of metric"] = self.numbers["pull"]
