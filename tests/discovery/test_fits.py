@@ -215,7 +215,7 @@ def test_a_lean_fit_gives_the_same_outputs():
     Y = net(X).detach()
     whole = Fit(net, 0.0, 0.1, 1.0, 0.0, "at rest")
     lean = fits.lean_fit(whole, X, Y, 1e-6, scale=float(Y.square().sum() / len(Y)), seed=0)
-    assert lean.cost < 1e-3
+    assert lean is not None and lean.cost < 1e-3
     with torch.no_grad():
         z = lean.network.encoder()(X)[:, 0]
     assert float(z[X[:, 0] < -0.1].std()) < 0.1 * float(z.std())

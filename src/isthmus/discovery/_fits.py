@@ -35,7 +35,7 @@ SIZE, NEWTON_STEPS, EXCESS = 0.01, 20, 0.005
 MOVING = 1e-6
 
 #: The network that learns them: its hidden layers, quasi-Newton steps, ridge and rows; steps of the decoder behind it.
-LEAN_WIDTHS, LEAN_STEPS, LEAN_RIDGE, LEAN_ROWS, DECODER_STEPS = (48, 48), 200, 1e-6, 3000, 30
+LEAN_WIDTHS, LEAN_STEPS, LEAN_RIDGE, LEAN_ROWS, DECODER_STEPS = (48, 48), 200, 1e-6, 1500, 30
 
 #: Quasi-Newton steps over which a fit must have come to rest, the relative decrease of the loss that is rest, and how
 #: many times its steps a fit may take to get there.
