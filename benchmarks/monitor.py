@@ -151,10 +151,10 @@ def table(results: list[dict[str, Any]], about: dict[str, Any]) -> str:
     lines = [
         "# What a Monitor costs",
         "",
-        "The same training (Adam) with and without `isthmus.Monitor(module, X, every=…, budget=None)`, in pairs.",
+        "The same training (Adam) with and without `isthmus.Monitor(module, X, budget=None)`, in pairs.",
         "Seconds are the processor's; the extra is the median over the pairs, p that of a sign test, the own share",
-        "`monitor.overhead`. One snapshot is that of entering: a longer training has relatively fewer, and a share like",
-        "that of one snapshot in 100 steps. With the default `budget=0.05` a long training spends at most 5 % on",
+        "`monitor.overhead`. One snapshot is that of entering: a longer training has relatively fewer, and a share",
+        "like that of one snapshot in 100 steps. With the default `budget=0.05` a long training spends at most 5 % on",
         "snapshots, whatever they cost.",
         "",
         "| network | batch | steps | snapshots | seconds without | with | extra time | p | own share | "

@@ -526,12 +526,18 @@ def _ntk(ready: _Ready, found: Findings, effort: Effort, most: int, seed: int) -
     call = _leading(ready.few, most)
     # A backward pass takes about two forward ones.
     estimated = (1.0 + 2.0 * NTK_DIRECTIONS) * found.one * count_samples(call)
-    share = SHARES["NTK"]
+    share, done = SHARES["NTK"], 0
+    if not effort.fits(estimated / count_samples(call), share):
+        effort.leave_out("NTK", estimated, f"{count_samples(call)} samples")
+        return {}
     with effort.part("NTK", count_samples(call), estimated, "") as part:
 
         def step() -> bool:
+            nonlocal done
             part.bar.advance()
-            return part.goes_on(share)
+            goes_on = part.goes_on(share)
+            done += goes_on
+            return goes_on
 
         try:
             trace = ntk_trace(ready.run, call, seed=seed, step=step)
@@ -539,6 +545,8 @@ def _ntk(ready: _Ready, found: Findings, effort: Effort, most: int, seed: int) -
             part.what = f"not computed: {' '.join(str(problem).split())[:200]}"
             return {}
         part.what = trace.method
+        if done < count_samples(call):
+            part.reduce(trace.method)
     if not math.isfinite(trace.value):
         return {}
     known = {"ntk_trace": trace.value}

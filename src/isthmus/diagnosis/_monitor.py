@@ -54,8 +54,8 @@ SHARPNESS_SAMPLES = 64
 #: Rows of a representation for each sample asked for: positions of images and tokens count as rows.
 ROWS_PER_SAMPLE = 8
 
-#: Seconds that snapshots may take whatever share of a short training that is.
-SECONDS_FREE = 2.0
+#: Seconds that snapshots may take between the first and the last, whatever share of a short training that is.
+SECONDS_FREE = 3.0
 
 
 _NONE = torch.empty(0, dtype=torch.float64)
@@ -334,8 +334,8 @@ class Monitor:
     max_samples : int, default 128
         Samples that each snapshot runs, in the module's own dtype.
     budget : float or None, default 0.05
-        Share of the time since entering that snapshots may take beyond two seconds: one that is due is left out as long
-        as it would take more. None for all that are due. The first and the last are always taken.
+        Share of the time since entering that snapshots may take beyond three seconds: one that is due is left out as
+        long as it would take more. None for all that are due. The first and the last are always taken.
     max_snapshots : int, default 1000
         When there are more, every second one is dropped and ``every`` doubles: memory and time stay bounded.
     learning_rate : float, optional
@@ -441,7 +441,7 @@ class Monitor:
         self._snapshots: list[Snapshot] = []
         self._hook: RemovableHandle | None = None
         self._busy = False
-        self._spent, self._last, self._entered, self._left = 0.0, 0.0, 0.0, 0.0
+        self._spent, self._first, self._last, self._entered, self._left = 0.0, 0.0, 0.0, 0.0, 0.0
 
     @property
     def history(self) -> History:
@@ -484,7 +484,7 @@ class Monitor:
         if self._budget is None:
             return True
         allowed = self._budget * (time.perf_counter() - self._entered)
-        return self._spent + self._last <= max(allowed, SECONDS_FREE)
+        return self._spent + self._last <= allowed or self._spent - self._first + self._last <= SECONDS_FREE
 
     def _keep(self, snapshot: Snapshot) -> None:
         self._snapshots.append(snapshot)
@@ -499,6 +499,7 @@ class Monitor:
             fail("Monitor", "a Monitor is entered once at a time", "one that is open", "Leave it first, or make two.")
         self._spent, self._entered, self._left = 0.0, time.perf_counter(), 0.0
         self._keep(self._timed(lambda: self._camera.take(self.step)))
+        self._first = self._last
         if self._optimizer is not None:
             self._hook = self._optimizer.register_step_post_hook(self._after_step)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -38,6 +39,8 @@ class Isthmus(Plain):
     per : {"sample", "position"}
         What the rank is counted at. ``"position"``: at each token, where inputs are tokens.
     """
+
+    later: ClassVar = ("per",)
 
     verdict: str
     rank: int | None
@@ -142,7 +145,7 @@ def isthmus_of_gates(
     if found.rank is None:
         half = "half" if d_out < min(d_in, data_rank) else None
         why = "no layer is narrower than inputs and outputs force"
-        if any(gate.by_position for gate in gates):
+        if gates[-1].by_position:
             why = f"every layer has the {limit} dimensions at each position that embeddings, norms and outputs allow"
         elif data_rank < min(d_in, d_out):
             why += f"; the inputs have only {data_rank} dimensions themselves"

@@ -153,7 +153,10 @@ class LayerDiagnosis(Plain):
 
     keys: ClassVar = {"type_name": "type"}
     derived: ClassVar = ("participation_ratio",)
-    later: ClassVar = ("negative_count", "negative_share", "passes", "jacobian_size", "effective", "fresh", "factor")
+    later: ClassVar = (
+        *("negative_count", "negative_share", "passes", "jacobian_size", "effective", "fresh", "factor"),
+        "bypass_range",
+    )
 
     name: str
     kind: str
