@@ -79,7 +79,8 @@ def test_intervals_hold_the_number_of_all_samples():
 def test_intervals_hold_it_in_95_percent_of_200_draws(name, samples):
     spread, stable, mean = coverage(name, samples, 200)
     assert possible(spread, 200)
-    assert possible(stable, 200)
+    # Of fewer than 16 the stable rank has no interval.
+    assert possible(stable, 200) if samples >= 16 else stable == 0
     assert abs(mean - 1) < (0.3 if samples < 16 else 0.2 if samples < 64 else 0.1)
 
 

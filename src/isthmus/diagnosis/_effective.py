@@ -238,8 +238,9 @@ def _stable(X: Tensor, owners: Tensor, count: int) -> Estimate:
         _, groups = owners[others].unique(return_inverse=True)
         per_sample.append(_sums(influence, groups, int(groups.max()) + 1))
         ratios.append(ratio)
-    # Both halves together have as many samples as all.
-    error = max(spread(torch.cat(per_sample[:2])), spread(per_sample[2])) if count >= FEWEST_DRAWS else math.nan
+    # Both halves together have as many samples as all. Each half must be enough: of 8 in all, 88 % held.
+    enough = count >= 2 * FEWEST_DRAWS
+    error = max(spread(torch.cat(per_sample[:2])), spread(per_sample[2])) if enough else math.nan
     below, above = math.sqrt(ratios[0] * ratios[1]), ratios[2]
     value = 1.0 / math.sqrt(below * above)
     low, high = math.exp(-error) / max(above, below), math.exp(error) / min(above, below)
