@@ -22,7 +22,7 @@ from isthmus import DataError, FileFormatError, FullyConnected, IsthmusError, Ru
 from isthmus._folders import Folder, as_written, csv_bytes
 from isthmus._inside import Inside, clear_remains, in_use
 from isthmus._tensorfile import fingerprint, read_tensors, write_tensors
-from isthmus.cli import report as serve_verb
+from isthmus.cli.report import show
 from isthmus.discovery._walk import Stages
 from isthmus.runs import Outcome
 from isthmus.sweeps.places import Lock, holder
@@ -214,7 +214,7 @@ def test_the_token_is_on_no_command_line(tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    serve_verb.show('http://127.0.0.1:1/?token=SECRET&a="b"')
+    show('http://127.0.0.1:1/?token=SECRET&a="b"')
     (address,) = opened
     assert "SECRET" not in address
     page = next(tmp_path.glob("isthmus-serve-*/open.html"))
