@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _bench import arguments, provenance, report, version
+from _bench import arguments, commit, processor_seconds, provenance, report, version
 from _rank_peers import PEERS, timed
 
 import isthmus
@@ -129,12 +129,12 @@ def peers(Y: np.ndarray) -> dict[str, Any]:
     return out
 
 
-def row(name: str, seed: int, noise: float, make: Callable[[], Problem]) -> dict[str, Any]:
+def row(name: str, seed: int, noise: float, make: Callable[[], Problem], jobs: int | None = None) -> dict[str, Any]:
     """One problem, discovered."""
     problem = make()
-    start = time.perf_counter()
-    found = isthmus.discover(problem.X, problem.Y, groups=problem.groups)
-    seconds = time.perf_counter() - start
+    start, spent = time.perf_counter(), processor_seconds()
+    found = isthmus.discover(problem.X, problem.Y, groups=problem.groups, n_jobs=jobs)
+    seconds, processor = time.perf_counter() - start, processor_seconds() - spent
     noise = problem.noise if math.isnan(noise) else noise
     return {
         "problem": name,
@@ -146,6 +146,8 @@ def row(name: str, seed: int, noise: float, make: Callable[[], Problem]) -> dict
         "verdict": found.verdict,
         "error": found.error,
         "seconds": round(seconds, 1),
+        "processor": round(processor, 1),
+        "commit": commit(),
         "reasons": list(found.reasons),
         "errors": {}
         if found.profile is None
@@ -341,6 +343,7 @@ def main() -> None:
     parser.add_argument("--set", dest="which", nargs="+", choices=sets, default=["catalogue", "peers"])
     parser.add_argument("--problems", metavar="A,B", help="only these of the sets; all by default")
     parser.add_argument("--again", action="store_true", help="the rows of the set `peers` anew")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes of each discovery; as by default if not given")
     parser.add_argument("--remark", help="a sentence about the circumstances, for the page")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -360,7 +363,7 @@ def main() -> None:
         known = make().noise if math.isnan(noise) or name == "pure-noise" else noise
         if (name, seed, known if math.isfinite(known) else None) in done:
             continue
-        r = row(name, seed, known, make)
+        r = row(name, seed, known, make, options.jobs)
         rows.append(r)
         rows.sort(key=lambda one: order.index((one["problem"], one["seed"])))
         say(r)
