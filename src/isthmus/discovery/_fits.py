@@ -59,13 +59,14 @@ def quasi_newton_fit(
     before: Sequence[Phase] = (),
     seed: int = 0,
     loss: str = "mse",
+    patience: float = PATIENCE,
 ) -> Fit:
     """Minimise in place by L-BFGS.
 
     ``before`` are phases to begin with; cost and loss are divided by ``scale``, the cost of the best constant. After
-    ``steps`` steps at the full ridge it goes on until it is at rest, to PATIENCE times as many at most.
+    ``steps`` steps at the full ridge it goes on until it is at rest, to ``patience`` times as many at most.
     """
-    phases = [*before, Phase("lbfgs", math.ceil(PATIENCE * steps))]
+    phases = [*before, Phase("lbfgs", math.ceil(patience * steps))]
     losses: list[float] = []
 
     def rested(event: TrainingEvent) -> bool:
