@@ -245,6 +245,7 @@ def table(rows: list[dict], document: dict[str, Any]) -> str:
         f"{s['wrong']} confidently wrong.** Counting guesses: {s['guess_right']} of {s['with_a_rank']} problems that",
         f"have a rank; TwoNN {near['two_nn']}, MLE {near['mle']}, PCA {near['pca']}. "
         f"Median {s['median_seconds']:.0f} s, largest {s['largest_seconds']:.0f} s.",
+        *versions(rows),
         "",
         "| problem | noise | seed | n | true | discover | outcome | held-out error | s | TwoNN | MLE | PCA |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -260,6 +261,19 @@ def table(rows: list[dict], document: dict[str, Any]) -> str:
             f"{r['error']:.4f} | {r['seconds']:.0f} | {others[0]} | {others[1]} | {r['pca']} |"
         )
     return "\n".join([*lines, *told_learned(rows)]) + "\n"
+
+
+def versions(rows: list[dict[str, Any]]) -> list[str]:
+    """A sentence about the versions by which the rows were made, and their processor time, where rows say it."""
+    made: dict[str, list[str]] = {}
+    for r in rows:
+        made.setdefault(r.get("commit", "not recorded"), []).append(f"{r['problem']} ({r['seed']}, {r['noise']})")
+    # The most rows first, which then need no list.
+    most, *others = sorted(made, key=lambda commit: -len(made[commit]))
+    listed = "".join(f"; {commit}: {', '.join(made[commit])}" for commit in others)
+    spent = [r["processor"] for r in rows if "processor" in r]
+    told = f" Processor time: {np.median(spent):.0f} s in the median, {max(spent):.0f} s at most." if spent else ""
+    return [f"Commit {most}: {len(made[most])} of {len(rows)}{listed}.{told}"]
 
 
 def peer_row(name: str, seed: int, noise: float, problem: Problem, **small: Any) -> dict[str, Any]:

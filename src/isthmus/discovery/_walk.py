@@ -361,8 +361,8 @@ def _passes(context: Context, rate: float, times: float = 1.0, factor: float = 1
     most = MOST_BATCHES * settings.steps
     batch = max(BATCH, -(-rows * settings.passes // most))
     steps = round(times * min(most, settings.passes * max(1, -(-rows // BATCH))))
-    ridge = {"ridge_start": factor, "ridge_end": factor}
-    return [Phase("adam", steps, rate, batch_size=min(batch, rows), anneal=True, **ridge)]
+    batch = min(batch, rows)
+    return [Phase("adam", steps, rate, batch_size=batch, anneal=True, ridge_start=factor, ridge_end=factor)]
 
 
 def _unrolled(context: Context, above: FullyConnected, rank: int, otherwise: Fit, *, ring: bool = False) -> Fit:
