@@ -185,7 +185,7 @@ def unroll(
     ridge: float,
     rank: int,
     *,
-    steps: int,
+    phases: list[Phase],
     seed: int,
     loss: str = "mse",
     ring: bool = False,
@@ -193,8 +193,8 @@ def unroll(
     """A start for ``rank`` coordinates that no projection gives: a surface, unrolled along itself.
 
     The surface of outputs of ``net`` (which are denoised) is embedded in R^rank by shortest paths, or as a ``ring`` the
-    cloud of its coordinates is; an encoder is fitted to what comes of it and a decoder from there. None where that is
-    impossible: too few points, or all of them equal.
+    cloud of its coordinates is; an encoder is fitted to what comes of it and a decoder from there, by ``phases``. None
+    where that is impossible: too few points, or all of them equal.
     """
     with torch.no_grad():
         U = _flat_ring(net, X, rank, seed) if ring else _shortest_paths(net(X).double().numpy(), rank)
@@ -209,7 +209,6 @@ def unroll(
     family, slopes = type(net), (net.slopes[: m - 1], net.slopes[m:])
     encoder = family([*net.dims[:m], rank], slopes[0], net.bias, dtype=X.dtype, generator=generator)
     decoder = family([rank, *net.dims[m + 1 :]], slopes[1], net.bias, dtype=X.dtype, generator=generator)
-    phases = [Phase("lbfgs", steps, ridge_start=0.1, ridge_share=0.5)]
     _train(encoder, X, target, ridge * rank / Y.shape[1], phases, seed)
     _train(decoder, target, Y, ridge, phases, seed, loss=loss)
     return family.joined(encoder, decoder)

@@ -346,29 +346,36 @@ def _from_random(context: Context, rank: int, offset: int, scale: float, passes:
         dtype=data.X.dtype,
         generator=torch.Generator().manual_seed(context.seed + offset),
     )
-    factors = [strength / context.strength for strength in context.larger]
-    before = [Phase("scale", 1), *_passes(context, settings.learning_rate, passes, [*factors, 1.0][0])]
-    before += [Phase("lbfgs", settings.first, ridge_start=factor, ridge_end=factor) for factor in factors]
+    before = [Phase("scale", 1), *_passes(context, settings.learning_rate, passes)]
     return context.fit(net, settings.first, offset, before=before)
 
 
-def _passes(context: Context, rate: float, times: float = 1.0, factor: float = 1.0) -> list[Phase]:
+def _passes(context: Context, rate: float, times: float = 1.0) -> list[Phase]:
     """Adam in mini-batches, which finds better valleys than quasi-Newton steps from random weights.
 
-    The ridge is ``factor`` times as large.
+    It is at the largest ridge, and quasi-Newton steps there and at the smaller ones follow.
     """
+    factors = [strength / context.strength for strength in context.larger]
     rows, settings = len(context.data.X), context.settings
     most = MOST_BATCHES * settings.steps
     batch = max(BATCH, -(-rows * settings.passes // most))
     steps = round(times * min(most, settings.passes * max(1, -(-rows // BATCH))))
-    batch = min(batch, rows)
-    return [Phase("adam", steps, rate, batch_size=batch, anneal=True, ridge_start=factor, ridge_end=factor)]
+    batch, factor = min(batch, rows), [*factors, 1.0][0]
+    return [
+        Phase("adam", steps, rate, batch_size=batch, anneal=True, ridge_start=factor, ridge_end=factor),
+        *(Phase("lbfgs", settings.first, ridge_start=factor, ridge_end=factor) for factor in factors),
+    ]
 
 
 def _unrolled(context: Context, above: FullyConnected, rank: int, otherwise: Fit, *, ring: bool = False) -> Fit:
-    data, steps, seed = context.data, context.settings.steps, context.seed + rank
-    net = unroll(above, data.X, data.Y, context.ridge, rank, steps=2 * steps, seed=seed, loss=data.loss, ring=ring)
-    return otherwise if net is None else context.fit(net, 2 * steps, rank)
+    data, settings, seed = context.data, context.settings, context.seed + rank
+    # Each half is begun like a network from random weights, and what they are together like one that is stirred.
+    top = dataclasses.replace(context, strength=[*context.larger, context.strength][0], larger=())
+    phases = [Phase("scale", 1), *_passes(top, settings.learning_rate), Phase("lbfgs", settings.first)]
+    net = unroll(above, data.X, data.Y, top.ridge, rank, phases=phases, seed=seed, loss=data.loss, ring=ring)
+    if net is None:
+        return otherwise
+    return context.fit(net, settings.first, rank, before=_passes(context, 0.5 * settings.learning_rate))
 
 
 # ---- What has been trained so far, kept in a folder: a killed discovery continues from there to the same answer
