@@ -74,7 +74,6 @@ def search_rank(
     aim = fixed if fixed is not None else 1
     rule = {"λ": context.strength, "resolution": context.resolution, "tolerance": context.tolerance}
     context.bar.advance(0, **rule, **({} if begin is None else {"error": begin.error}))
-    others: list[RankProfile] = []
     wish = 0 if settled else context.settings.replicas
     wide = max(WIDE, highest + 1) if begin is None else begin.rank
     if wish:
@@ -97,11 +96,8 @@ def search_rank(
             break
         levels = _look_closer(context, levels, wanted, profile.chosen - 1)
         profile, looked = _profile(context, levels), looked | wanted
-    while len(others) < wish:
-        others.append(_replica(task, context, levels[0].rank, min(profile.chosen, highest), len(others)))
-        # One more where the first is of another opinion: once may be chance.
-        if len(others) == 1 == wish and not supports(others[0], profile.chosen, task.bound):
-            wish = 2
+    k = min(profile.chosen, highest)
+    others = [_replica(task, context, levels[0].rank, k, index) for index in range(wish)]
     if settled:
         judgement = _settled(task, fixed, aim, profile)
     else:
@@ -190,24 +186,19 @@ def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) ->
     """The ranks on which the answer hangs, trained otherwise."""
     ranks = [wide, *([k - 1] if k > 1 else [])]
     varied, made = _replica_trainings(task, context, ranks, index)
-
-    def alone_at(made: dict[str, Callable[[], Fit]], ranks: list[int]) -> list[Level]:
-        fits = context.stages.get_all(made, context.n_jobs)
-        context.bar.advance(context.settings.first * len(made))
-        return [level_of(varied, rank, fit, "fresh" if rank == wide else "anew") for rank, fit in zip(ranks, fits)]
-
-    levels = alone_at(made, ranks)
+    fits = context.stages.get_all(made, context.n_jobs)
+    context.bar.advance(context.settings.first * len(made))
+    levels = [level_of(varied, rank, fit, "fresh" if rank == wide else "anew") for rank, fit in zip(ranks, fits)]
     # That k suffices a walk shows as well, and sooner.
     levels += walk(varied, k, begin=levels[0], down_to=k)[1:]
     profile = _profile(varied, levels)
     if supports(profile, k, task.bound):
         return profile
-    # Each the other way: a network from random weights may be stuck where a walk is not, and one that is cut at once
-    # to few coordinates where one that loses them one by one is not.
-    others = alone_at(_replica_trainings(task, context, [k], index)[1], [k])
+    # Every other way: a network from random weights may be stuck where a walk is not, one that is cut at once to few
+    # coordinates where one that loses them one by one is not, and k may have to be unrolled.
     slowly = dataclasses.replace(varied, name=f"{varied.name}-again")
-    others += walk(slowly, k + 1, begin=levels[0], down_to=max(k - 1, 1))[1:]
-    for other in others:
+    walked = walk(slowly, k + 1, begin=levels[0], down_to=max(k - 1, 1))
+    for other in _look_closer(slowly, walked, {k}, k)[1:]:
         same = _level_or_none(levels, other.rank)
         if same is None:
             levels.append(other)
