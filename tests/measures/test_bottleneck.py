@@ -1,12 +1,13 @@
-"""Gate 6: ranks known by construction, networks without one, and cases that must stay open."""
+"""Ranks known by construction, networks without one, and cases that must stay open."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from isthmus import FullyConnected
+from isthmus import FullyConnected, SmoothNetwork
 from isthmus.measures import bottleneck_rank, jacobian_rank, parameter_norms
+from isthmus.measures._bottleneck_rank import read_samples
 from tools import assert_close, frame, gaussian, generator, linear_net, orthogonal, random_net, three_part_net
 
 
@@ -194,3 +195,12 @@ def test_kinds():
     assert all(e.explanation for e in found.evidence)
     with pytest.raises(KeyError):
         found["hamiltonian"]
+
+
+def test_the_jacobian_is_that_of_the_activation():
+    net = SmoothNetwork([3, 6, 3], dtype=torch.float64, generator=generator(4))
+    X = gaussian(30, 3, seed=1)
+    s = torch.stack([torch.linalg.svdvals(torch.autograd.functional.jacobian(net, x)) for x in X])
+    trace = net.trace(X)
+    expected, _ = read_samples(s, trace.source_eps * trace.depth)
+    assert_close(bottleneck_rank(trace)["jacobian"].number, expected.gap)

@@ -22,7 +22,7 @@ from isthmus.diagnosis._ranks import (
 )
 from isthmus.diagnosis._result import LayerDiagnosis, Spectrum, WeightDiagnosis
 from isthmus.diagnosis._weights import WeightedLayer, WeightPart, weight_spectrum
-from isthmus.measures import GapRule, Reading, read_spectrum
+from isthmus.measures import Reading, read_spectrum
 from isthmus.measures._bottleneck_rank import read_samples
 
 
@@ -144,7 +144,7 @@ class Findings:
         return rounding_floor(stream.size, self.eps)
 
     def _jacobian(self, found: LayerJacobians) -> Spectrum:
-        reading, share = read_samples(found.spectra, GapRule(), self.eps)
+        reading, share = read_samples(found.spectra, self.eps)
         samples = len(found.spectra)
         note = f"median over {samples} samples; count at {share:.0%} of them"
         if found.method == "sketched" and 4 * reading.count > found.directions:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from isthmus._cite import cites
 from isthmus._result import Badge, Table
-from isthmus.measures import BottleneckRank, GapRule, Reading, participation_ratio, read_spectrum, stable_rank, two_nn
+from isthmus.measures import BottleneckRank, Reading, participation_ratio, read_spectrum, stable_rank, two_nn
 from isthmus.measures._bottleneck_rank import curved_only, narrowest
 from isthmus.measures._dimension import FEWEST_POINTS
 
@@ -109,7 +109,6 @@ def isthmus_of_gates(
     data_rank: int,
     jacobian: Reading | None,
     eps: float,
-    rule: GapRule = GapRule(),  # noqa: B008
 ) -> Isthmus:
     """From the layers that separate inputs from outputs, in any architecture.
 
@@ -136,7 +135,7 @@ def isthmus_of_gates(
     limit = min(d_in, d_out, samples - 1, data_rank)
     spectra, floors = [gate.spectrum for gate in gates], [gate.floor for gate in gates]
     forced = limit == min(data_rank, samples - 1)
-    found = narrowest("representations", spectra, limit, rule, eps, floors, forced_everywhere=forced)
+    found = narrowest("representations", spectra, limit, eps, floors, forced_everywhere=forced)
     where = tuple(gates[ell - 1].name or "(output)" for ell in found.layers)
     said = found.explanation + (f" ({', '.join(where)})" if where else "")
     if found.status == "unclear":

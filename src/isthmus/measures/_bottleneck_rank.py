@@ -77,7 +77,7 @@ class BottleneckRank:
 
 @cites("bottleneck2023", "§4", ids=("Q-bnrank",))
 @torch.no_grad()
-def bottleneck_rank(trace: Trace, *, rule: GapRule = GapRule()) -> BottleneckRank:  # noqa: B008
+def bottleneck_rank(trace: Trace) -> BottleneckRank:
     """Bottleneck rank of a traced network: weights and centred representations must agree, the Jacobian not
     exceed.
 
@@ -92,15 +92,13 @@ def bottleneck_rank(trace: Trace, *, rule: GapRule = GapRule()) -> BottleneckRan
     ----------
     trace : Trace
         Of a trained network on data; a few hundred samples suffice.
-    rule : GapRule
-        When a drop in a spectrum counts.
     """
     limit = min(trace.dims[0], trace.dims[-1])
     eps = trace.source_eps
-    weights = narrowest("weights", weight_spectra(trace), limit, rule, eps)
+    weights = narrowest("weights", weight_spectra(trace), limit, eps)
     floors = [_rounding(trace, A) for A in trace.preactivations]
-    centred = narrowest("representations", representation_spectra(trace), limit, rule, eps * trace.depth, floors)
-    local = _jacobian_evidence(trace, rule)
+    centred = narrowest("representations", representation_spectra(trace), limit, eps * trace.depth, floors)
+    local = _jacobian_evidence(trace)
     norms = parameter_norms(trace)
     norm = RankEvidence(
         "norm",
@@ -111,7 +109,7 @@ def bottleneck_rank(trace: Trace, *, rule: GapRule = GapRule()) -> BottleneckRan
         (),
         f"‖θ‖²/L = {norms.per_depth:.3g}; narrowest layer ‖W_ℓ‖² = {float(norms.weights.min()):.3g}",
     )
-    verdict, rank, reasons = _decide(trace, weights, centred, local, rule)
+    verdict, rank, reasons = _decide(trace, weights, centred, local)
     return BottleneckRank(verdict, rank, (weights, centred, local, norm), tuple(reasons))
 
 
@@ -119,7 +117,6 @@ def narrowest(
     kind: str,
     spectra: list[Tensor],
     limit: int,
-    rule: GapRule,
     eps: float,
     floors: list[float] | None = None,
     *,
@@ -134,7 +131,7 @@ def narrowest(
     """
     depth = len(spectra)
     grounds = floors or [0.0] * depth
-    readings = [read_spectrum(s, rule=rule, eps=eps, floor=f) for s, f in zip(spectra, grounds)]
+    readings = [read_spectrum(s, eps=eps, floor=f) for s, f in zip(spectra, grounds)]
 
     def narrow(ell: int, r: Reading) -> bool:
         # The first and last layer have rank ≤ limit whatever the network does; so has every layer if the
@@ -151,15 +148,15 @@ def narrowest(
         rank = min(r.count for r in clear.values())
         layers = tuple(ell for ell, r in clear.items() if r.count == rank)
         best = max((clear[ell] for ell in layers), key=lambda r: r.gap)
-        return RankEvidence(kind, rank, "clear", best.gap, rule.clear, layers, _say(kind, layers, best))
+        return RankEvidence(kind, rank, "clear", best.gap, GapRule.clear, layers, _say(kind, layers, best))
     # Drops at different places in most layers say that something is going on, though not what.
     if 2 * len(found) > depth:
         shared = found
     if shared:
         ell, r = max(shared.items(), key=lambda item: item[1].gap)
-        return RankEvidence(kind, None, "unclear", r.gap, rule.clear, (ell,), _say(kind, (ell,), r))
+        return RankEvidence(kind, None, "unclear", r.gap, GapRule.clear, (ell,), _say(kind, (ell,), r))
     largest = max(readings, key=lambda r: r.gap)
-    return RankEvidence(kind, None, "none", largest.gap, rule.unclear, (), f"{kind}: no layer narrower than {limit}")
+    return RankEvidence(kind, None, "none", largest.gap, GapRule.unclear, (), f"{kind}: no layer narrower than {limit}")
 
 
 def _say(kind: str, layers: tuple[int, ...], r: Reading) -> str:
@@ -172,17 +169,12 @@ def _say(kind: str, layers: tuple[int, ...], r: Reading) -> str:
     return f"{kind}: {drop}" + ("" if r.status == "clear" else " (not a clear drop)")
 
 
-def _jacobian_evidence(trace: Trace, rule: GapRule) -> RankEvidence:
+def _jacobian_evidence(trace: Trace) -> RankEvidence:
     chosen = torch.linspace(0, trace.samples - 1, min(trace.samples, JACOBIAN_SAMPLES)).long()
-    part = Trace(
-        trace.Ws,
-        trace.bs,
-        tuple(z[chosen] for z in trace.preactivations),
-        tuple(a[chosen] for a in trace.activations),
-        trace.given_slope,
-        trace.bias,
-        trace.source_eps,
-        trace.linear,
+    part = replace(
+        trace,
+        preactivations=tuple(z[chosen] for z in trace.preactivations),
+        activations=tuple(a[chosen] for a in trace.activations),
     )
     J = jacobian_of_trace(part)
     # Only along the data: a constant input column stands in for a bias, and f there is nobody's concern.
@@ -191,29 +183,29 @@ def _jacobian_evidence(trace: Trace, rule: GapRule) -> RankEvidence:
     if 0 < explored < trace.dims[0]:
         J = J @ Vh[:explored].mT
     spectra = torch.linalg.svdvals(J)
-    best, share = read_samples(spectra, rule, trace.source_eps * trace.depth)
+    best, share = read_samples(spectra, trace.source_eps * trace.depth)
     if best.status == "unclear":
         said = "jacobian: no clear drop at most samples"
-        return RankEvidence("jacobian", None, "unclear", best.gap, rule.clear, (), said)
+        return RankEvidence("jacobian", None, "unclear", best.gap, GapRule.clear, (), said)
     status = "none" if best.count == min(trace.dims[0], trace.dims[-1]) else "clear"
     return RankEvidence(
         "jacobian",
         best.count,
         status,
         best.gap,
-        rule.clear,
+        GapRule.clear,
         (),
         f"jacobian: rank {best.count} at {share:.0%} of {len(spectra)} samples (the maximum counts)",
     )
 
 
-def read_samples(spectra: Tensor, rule: GapRule, eps: float) -> tuple[Reading, float]:
+def read_samples(spectra: Tensor, eps: float) -> tuple[Reading, float]:
     """One reading of Jacobian spectra at many samples (N, r), and the share of the samples that have its count.
 
     The maximum over x, but of what a tenth of the samples show: one misread spectrum must not decide. Unclear if most
     are.
     """
-    readings = [read_spectrum(s, rule=rule, eps=eps) for s in spectra]
+    readings = [read_spectrum(s, eps=eps) for s in spectra]
     settled = [r for r in readings if r.status != "unclear"]
     if 2 * len(settled) < len(readings):
         gap = float(torch.tensor([r.gap for r in readings]).median())
@@ -230,20 +222,20 @@ def _rounding(trace: Trace, A: Tensor) -> float:
 
 
 def _decide(
-    trace: Trace, weights: RankEvidence, centred: RankEvidence, local: RankEvidence, rule: GapRule
+    trace: Trace, weights: RankEvidence, centred: RankEvidence, local: RankEvidence
 ) -> tuple[str, int | None, list[str]]:
     reasons = [weights.explanation, centred.explanation, local.explanation]
     if weights.status == "none":
         few_layers = 3 * len(centred.layers) < trace.depth
         # Representations of full rank `limit`, or of the rank of the data, were not narrowed by the network.
-        wide = min(_data_rank(trace, rule), trace.dims[0], trace.dims[-1])
+        wide = min(_data_rank(trace), trace.dims[0], trace.dims[-1])
         if centred.rank is None or centred.rank >= wide or few_layers:
             return "none", None, ["no layer's weights are narrower than inputs and outputs force", *reasons]
     if weights.rank is None or centred.rank is None:
         return "undetermined", None, ["weights and representations do not both show a clear drop", *reasons]
     rank = centred.rank
     if weights.rank != rank:
-        if weights.rank != rank + 1 or not _one_direction_is_constant(trace, weights, rank, rule):
+        if weights.rank != rank + 1 or not _one_direction_is_constant(trace, weights, rank):
             return "undetermined", None, [f"weights say {weights.rank}, representations {rank}", *reasons]
         reasons.insert(0, "one weight direction is constant over the data: it stands in for a bias")
     if local.rank is not None and local.rank > rank:
@@ -273,14 +265,14 @@ def curved_only(Z: Tensor, rank: int, local: int) -> str:
     )
 
 
-def _data_rank(trace: Trace, rule: GapRule) -> int:
+def _data_rank(trace: Trace) -> int:
     """Dimension of the affine span of the inputs; their number of columns when it is not clearly smaller."""
     (s,) = representation_spectra(replace(trace, activations=trace.activations[:1]), of="activations")
-    reading = read_spectrum(s, rule=rule, eps=trace.source_eps, floor=_rounding(trace, trace.inputs))
+    reading = read_spectrum(s, eps=trace.source_eps, floor=_rounding(trace, trace.inputs))
     return trace.dims[0] if reading.status == "unclear" else reading.count
 
 
-def _one_direction_is_constant(trace: Trace, weights: RankEvidence, rank: int, rule: GapRule) -> bool:
+def _one_direction_is_constant(trace: Trace, weights: RankEvidence, rank: int) -> bool:
     """Whether uncentred representations have one direction more than centred ones where the weights do."""
     eps = trace.source_eps * trace.depth
     for ell in weights.layers:
@@ -289,8 +281,8 @@ def _one_direction_is_constant(trace: Trace, weights: RankEvidence, rank: int, r
         (whole,) = representation_spectra(layer, centered=False)
         (centred,) = representation_spectra(layer)
         if (
-            read_spectrum(whole, rule=rule, eps=eps).count == rank + 1
-            and read_spectrum(centred, rule=rule, eps=eps, floor=_rounding(trace, A)).count == rank
+            read_spectrum(whole, eps=eps).count == rank + 1
+            and read_spectrum(centred, eps=eps, floor=_rounding(trace, A)).count == rank
         ):
             return True
     return False

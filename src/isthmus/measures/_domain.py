@@ -16,7 +16,6 @@ from isthmus._cite import cites
 from isthmus._errors import DataError
 from isthmus.measures._bottleneck_rank import read_samples
 from isthmus.measures._dimension import FEWEST_POINTS, FLAT, flattening_loss, two_nn
-from isthmus.measures._gaps import GapRule
 from isthmus.measures._positivity import SEARCH_SIZE, is_completely_positive
 
 #: Points at which tangent spaces are estimated, and neighbours of each at least.
@@ -117,7 +116,7 @@ def domain_measures(X: Any, *, neighbours: int | None = None) -> DomainMeasures:
     count = neighbours or min(N // 4, max(NEIGHBOURS, 2 * span + 2))
     check_integer(who, "neighbours", count, low=2, high=N - 1)
     near, tangents, spread = _tangent_spaces(points, count)
-    reading, share = read_samples(near, GapRule(), torch.finfo(torch.float64).eps)
+    reading, share = read_samples(near, torch.finfo(torch.float64).eps)
     nearest = two_nn(points)
     evidence = [f"TwoNN: {nearest.dimension:.3g} ± {nearest.standard_error:.2g}"]
     # As many directions as neighbours are not resolved; a spectrum without a drop may still be too coarse.

@@ -140,8 +140,6 @@ def forces(
     X: Any = None,
     *,
     gamma_share: float = GAMMA_SHARE,
-    balanced: float = BALANCED,
-    kink: float = AT_KINK,
 ) -> Forces:
     """Attraction 2Z_ℓ(K^σ_{ℓ-1})⁺ and repulsion −2σ̇(Z_ℓ) ⊙ [σ(Z_ℓ)(K^σ_ℓ)⁺K_{ℓ+1}(K^σ_ℓ)⁺] at the hidden layers.
 
@@ -152,25 +150,17 @@ def forces(
         Not needed with a trace.
     gamma_share : float, default 1e-6
         γ = share·‖K^σ‖_op is added to each K^σ; 0 takes pseudo-inverses.
-    balanced : float, default 1e-3
-        Residual up to which the forces are called balanced.
-    kink : float, default 1e-9
-        An entry of Z_ℓ below this many times its root mean square sits at the kink.
     """
     who = "forces"
     check_number(who, "gamma_share", gamma_share, low=0.0)
-    check_number(who, "balanced", balanced, low=0.0)
-    check_number(who, "kink", kink, low=0.0)
     trace = net if isinstance(net, Trace) else net.trace(X)
     norms = [KernelNorm(trace.Z_sigma(ell), eps=trace.source_eps) for ell in range(trace.depth)]
-    rows = [_layer(trace, ell, norms, gamma_share, balanced, kink) for ell in range(1, trace.depth)]
+    rows = [_layer(trace, ell, norms, gamma_share) for ell in range(1, trace.depth)]
     columns = [tuple(column) for column in zip(*rows)] if rows else [()] * 8
     return Forces(tuple(range(1, trace.depth)), *columns)
 
 
-def _layer(
-    trace: Trace, ell: int, norms: Sequence[KernelNorm], share: float, balanced: float, kink: float
-) -> tuple[Any, ...]:
+def _layer(trace: Trace, ell: int, norms: Sequence[KernelNorm], share: float) -> tuple[Any, ...]:
     Z, before, own = trace.Z(ell).double(), norms[ell - 1], norms[ell]
     gamma = share * before.top, share * own.top
     att = attraction(Z, before, gamma[0])
@@ -178,7 +168,7 @@ def _layer(
     sizes = float(att.norm()), float(rep.norm())
     residual = float((att + rep).norm()) / max(sizes) if max(sizes) > 0.0 else math.nan
     cosine = float((att * rep).sum()) / (sizes[0] * sizes[1]) if min(sizes) > 0.0 else math.nan
-    share_at = kink_share(Z, trace.slope, kink)
+    share_at = kink_share(Z, trace.slope)
     whole = before.rank == trace.samples, own.rank == trace.samples
     missing = [f"K^σ_{ell - 1 + i} deficient" for i in (0, 1) if not whole[i]]
     if share_at > 0.0:
@@ -188,7 +178,7 @@ def _layer(
     elif missing:
         state = "not comparable: " + ", ".join(missing)
     else:
-        state = "balanced" if residual <= balanced else "not balanced"
+        state = "balanced" if residual <= BALANCED else "not balanced"
     return att, rep, gamma, residual, cosine, share_at, whole, state
 
 

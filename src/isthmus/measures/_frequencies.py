@@ -14,7 +14,7 @@ from isthmus._checks import check_integer, fail
 from isthmus._cite import cites
 from isthmus._errors import FileFormatError
 from isthmus.linalg import chunk_rows
-from isthmus.measures._gaps import GapRule, Reading, read_spectrum
+from isthmus.measures._gaps import Reading, read_spectrum
 
 #: Singular values of one filter that are written to JSON.
 MOST_VALUES = 8192
@@ -131,21 +131,15 @@ class FrequencySpectrum:
         """All singular values of the operator, decreasing, each as often as it occurs."""
         return self.values.repeat_interleave(self.multiplicity, dim=0).flatten().sort(descending=True).values
 
-    def read(
-        self,
-        *,
-        rule: GapRule = GapRule(),  # noqa: B008
-        eps: float = 2.2e-16,
-        floor: float = 0.0,
-    ) -> FrequencyReading:
+    def read(self, *, eps: float = 2.2e-16, floor: float = 0.0) -> FrequencyReading:
         """How many values stand out, all frequencies together, and at which frequencies they are.
 
         Parameters
         ----------
-        rule, eps, floor
+        eps, floor
             As in :func:`~isthmus.measures.read_spectrum`.
         """
-        reading = read_spectrum(self.union(), rule=rule, eps=eps, floor=floor)
+        reading = read_spectrum(self.union(), eps=eps, floor=floor)
         return FrequencyReading(reading, self.largest(reading.count))
 
     def largest(self, count: int) -> tuple[KeptFrequency, ...]:
@@ -428,19 +422,13 @@ class KeptFrequencies:
 
 
 @cites("talk2023", "Slides 'Convolutional Networks' and 'Learning Newtonian Mechanics'", ids=("Q-spectra",))
-def kept_frequencies(
-    trace: Convolved,
-    *,
-    rule: GapRule = GapRule(),  # noqa: B008
-) -> KeptFrequencies:
+def kept_frequencies(trace: Convolved) -> KeptFrequencies:
     """Which s_{ω,i} stand out in the layers where fewest do: "in the bottleneck, only a few are close to 1".
 
     Parameters
     ----------
     trace : ConvolutionalTrace
         Of the network on samples; the filters alone cannot tell a constant at ω = 0, which biases make, from signal.
-    rule : GapRule
-        When a drop counts.
 
     Notes
     -----
@@ -458,11 +446,7 @@ def kept_frequencies(
         floor = eps * signal_spectra(Z, centered=False).norm
         table.append(
             LayerFrequencies(
-                ell,
-                weights.read(rule=rule, eps=eps),
-                signals.read(rule=rule, eps=eps, floor=floor),
-                weights.filter_norm,
-                weights.norm,
+                ell, weights.read(eps=eps), signals.read(eps=eps, floor=floor), weights.filter_norm, weights.norm
             )
         )
     ends = (trace.filters[0].shape[1], trace.filters[-1].shape[0])

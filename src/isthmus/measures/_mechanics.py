@@ -525,38 +525,25 @@ def mechanics(
     check_number(who, "gamma_share", gamma_share, low=0.0, low_open=True)
     check_number(who, "tolerance", tolerance, low=0.0)
     check_number(who, "kinks", kinks, low=0.0)
-    L_tilde = getattr(net, "effective_depth", None)
-    if not isinstance(L_tilde, float) or not callable(getattr(net, "trace", None)):
-        fix = "For the cost of identity of a fully connected network use isthmus.measures.identity_costs(net.trace(X))."
-        fail(who, "`net` must be a LeakyResNet", type(net).__name__, fix)
-    inputs = as_matrix(who, "X", X, columns=net.d_in)
-    if loss == "mse":
-        # Energies that overflow are a state with a reason.
-        targets = as_matrix(who, "Y", Y, columns=net.d_out, any_size=True)
-    else:
-        targets = as_tensor(who, "Y", Y)
-        targets = class_indices(who, targets) if targets.ndim == 1 or targets.shape[1:] == (1,) else targets
-    if len(targets) != len(inputs):
-        fail(
-            who,
-            "`X` and `Y` must have the same number of rows",
-            f"{len(inputs)} and {len(targets)}",
-            "Align them.",
-            error=DataError,
-        )
+    inputs, targets = _checked_data(who, net, X, Y, loss)
     if batch_size is not None:
         check_integer(who, "batch_size", batch_size, low=1)
     if effective_depth is not None:
         check_number(who, "effective_depth", effective_depth, low=0.0, low_open=True, high=float(net.layers))
-        if L_tilde > 0.0:
+        if net.effective_depth > 0.0:
             must, fix = "`effective_depth` is for a plain ResNet", "Leave it out: the network has its own."
-            fail(who, must, f"{effective_depth:g} for a network with {L_tilde:g}", fix)
-    plain_resnet = L_tilde == 0.0 and ridge > 0.0 and not net.bias
+            fail(who, must, f"{effective_depth:g} for a network with {net.effective_depth:g}", fix)
+    plain_resnet = net.effective_depth == 0.0 and ridge > 0.0 and not net.bias
+    L_tilde = net.effective_depth
     if plain_resnet:
         L_tilde = output_depth(net, inputs) if effective_depth is None else effective_depth
+
+    def result(state: str, reason: str, arrays: MechanicsArrays | None = None) -> Mechanics:
+        return Mechanics(state, reason, L_tilde, ridge, gamma_share, tolerance, len(inputs), arrays, kinks)
+
     why = _why_not(L_tilde, ridge, plain_resnet)
     if why:
-        return Mechanics("not applicable", why, L_tilde, ridge, gamma_share, tolerance, len(inputs), None, kinks)
+        return result("not applicable", why)
     # Every representation and momentum of a chunk is alive at once.
     rows = batch_size or chunk_rows(len(inputs), 8.0 * 6 * net.width * (net.layers + 1), 4 * CHUNK_BYTES)
     if kinks > 0.0 and rows < len(inputs):
@@ -579,8 +566,9 @@ def mechanics(
             chosen = momenta(trace, answers, lam, loss=loss, derivatives=found.derivatives)
         sums.add(trace, chosen, plain)
     if not sums.finite:
-        why = "squares of weights, representations or momenta overflow: there are no energies"
-        return Mechanics("not applicable", why, L_tilde, ridge, gamma_share, tolerance, len(inputs), None, kinks)
+        return result(
+            "not applicable", "squares of weights, representations or momenta overflow: there are no energies"
+        )
     arrays = sums.arrays(gamma_share)
     state, reason = _judge(arrays, tolerance)
     if reading is not None:
@@ -588,7 +576,24 @@ def mechanics(
     reversing = tuple(net.reversing)
     if reversing:
         reason += f". ρ·L̃ ≥ 1 in {len(reversing)} of {net.layers} steps"
-    return Mechanics(state, reason, L_tilde, ridge, gamma_share, tolerance, len(inputs), arrays, kinks)
+    return result(state, reason, arrays)
+
+
+def _checked_data(who: str, net: Any, X: Any, Y: Any, loss: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(getattr(net, "effective_depth", None), float) or not callable(getattr(net, "trace", None)):
+        fix = "For the cost of identity of a fully connected network use isthmus.measures.identity_costs(net.trace(X))."
+        fail(who, "`net` must be a LeakyResNet", type(net).__name__, fix)
+    inputs = as_matrix(who, "X", X, columns=net.d_in)
+    if loss == "mse":
+        # Energies that overflow are a state with a reason.
+        targets = as_matrix(who, "Y", Y, columns=net.d_out, any_size=True)
+    else:
+        targets = as_tensor(who, "Y", Y)
+        targets = class_indices(who, targets) if targets.ndim == 1 or targets.shape[1:] == (1,) else targets
+    if len(targets) != len(inputs):
+        got = f"{len(inputs)} and {len(targets)}"
+        fail(who, "`X` and `Y` must have the same number of rows", got, "Align them.", error=DataError)
+    return inputs, targets
 
 
 def _why_not(L_tilde: float, ridge: float, plain_resnet: bool) -> str:
@@ -672,49 +677,29 @@ class _Sums:
             S, A, dA = stack.split([W.shape[1], trace.width, trace.width])
             norm = KernelNorm(S, eps=trace.source_eps)
             # A vanishing kernel (no bias, nothing active) leaves no scale for γ: energies as with γ = 1, where kinetic
-            # and potential cancel on what only leaks, but a representation that is there has no finite cost.
-            gamma = gamma_share * norm.top or 1.0
-            found = step_energies(S, A, dA, L_tilde, gamma, norm)
-            coi = found.identity_cost if norm.top > 0 else norm.square(A)
-            size = float(W.norm())
+            # and potential cancel on what only leaks.
+            found = step_energies(S, A, dA, L_tilde, gamma_share * norm.top or 1.0, norm)
             rows.append(
-                (
-                    found.kinetic,
-                    found.potential,
-                    found.cross,
-                    found.speed,
-                    coi,
-                    gamma,
-                    norm.square(A),
-                    identity_cost_bounds(A)[0],
-                    float(force.norm()),
-                    size,
-                    float(W[:, trace.width :].norm()),
-                    _relative(W, L_tilde * force),
-                    _relative(W, L_tilde * plain),
-                )
+                {
+                    **dataclasses.asdict(found),
+                    # There a representation has no finite cost.
+                    "identity_cost": found.identity_cost if norm.top > 0 else norm.square(A),
+                    "identity_cost_exact": norm.square(A),
+                    "effective_dimension": identity_cost_bounds(A)[0],
+                    "force_norm": float(force.norm()),
+                    "weight_norm": float(W.norm()),
+                    "bias_norm": float(W[:, trace.width :].norm()),
+                    "residual": _relative(W, L_tilde * force),
+                    "residual_plain": _relative(W, L_tilde * plain),
+                }
             )
-        columns = [np.array(column) for column in zip(*rows)]
-        kinetic, potential, cross, speed, coi, gamma, exact, dimension, force, size, bias, residual, plain = columns
+        columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         square, negative, momentum, same, paired, moved = self.numbers.numpy()
-        H = L_tilde * (0.5 * force**2 - paired[1:])
         return MechanicsArrays(
+            **columns,
             positions=trace.positions.numpy(),
             rho=trace.rho.numpy(),
-            kinetic=kinetic,
-            potential=potential,
-            cross=cross,
-            speed=speed,
-            identity_cost=coi,
-            identity_cost_exact=exact,
-            effective_dimension=dimension,
-            gamma=gamma,
-            hamiltonian=H,
-            force_norm=force,
-            weight_norm=size,
-            bias_norm=bias,
-            residual=residual,
-            residual_plain=plain,
+            hamiltonian=L_tilde * (0.5 * columns["force_norm"] ** 2 - paired[1:]),
             momentum_norm=np.sqrt(momentum),
             momentum_product=same,
             size=np.sqrt(square),

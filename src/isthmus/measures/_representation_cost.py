@@ -118,14 +118,16 @@ class CostEstimate:
     state: str
 
 
+#: The least change of the slope, in ranks (or jump, in ranks × depth range), that counts as a break: a smaller one is
+#: the next term of the expansion.
+BEND = 0.25
+
 _MISSING = Estimate(math.nan, math.nan, math.nan, math.nan)
 
 
 @cites("bottleneck2023", "§2.1; Fig. 1", ids=("Q-repcost",))
 @cites("rank2023", "§2", ids=("Q-repcost",))
-def estimate_costs(
-    depths: Any, norms: Any, errors: Any = None, *, confidence: float = 0.95, bend: float = 0.25
-) -> CostEstimate:
+def estimate_costs(depths: Any, norms: Any, errors: Any = None, *, confidence: float = 0.95) -> CostEstimate:
     """Least squares of ‖θ‖² = L·R0 + R1 (+ R2/L with at least 4 depths) over networks of one function.
 
     Parameters
@@ -139,9 +141,6 @@ def estimate_costs(
         when the fit misses by more.
     confidence : float, default 0.95
         Of the intervals, which are Student's: with one degree of freedom they are honest, and wide.
-    bend : float, default 0.25
-        The least change of the slope, in ranks (or jump, in ranks × depth range), that counts as a break. A smaller
-        one is the next term of the expansion.
 
     Notes
     -----
@@ -150,7 +149,6 @@ def estimate_costs(
     who = "estimate_costs"
     L, values = _one_vector(who, depths).cpu().numpy(), _one_vector(who, norms).cpu().numpy()
     level = check_number(who, "confidence", confidence, low=0.5, high=0.9999)
-    check_number(who, "bend", bend, low=0.0)
     if len(L) != len(values) or len(L) == 0 or bool((L < 1).any()):
         got = f"{len(L)} depths and {len(values)} norms"
         fail(who, "`depths` must be numbers ≥ 1, one for each norm", got, "Pass L and ‖θ‖² of each network.")
@@ -173,7 +171,7 @@ def estimate_costs(
     reach = spread * float(t_distribution.ppf(0.5 + level / 2.0, freedom))
     found = [Estimate(*map(float, row)) for row in zip(fit, spread, fit - reach, fit + reach)]
     residual = float(np.linalg.norm(values - columns @ fit)) / math.sqrt(freedom)
-    where, chance, material = _break(L, values, sigma, columns, misfit, bend)
+    where, chance, material = _break(L, values, sigma, columns, misfit)
     state = "not affine" if chance < 0.01 and material else "computed"
     return CostEstimate(found[0], found[1], [*found, _MISSING][2], residual, where, chance, state)
 
@@ -186,7 +184,7 @@ def _least_squares(A: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _break(
-    L: np.ndarray, values: np.ndarray, sigma: np.ndarray, columns: np.ndarray, misfit: float, bend: float
+    L: np.ndarray, values: np.ndarray, sigma: np.ndarray, columns: np.ndarray, misfit: float
 ) -> tuple[float, float, bool]:
     """Depth after which another slope and offset help most, the p-value of that, and whether they are material."""
     distinct = np.unique(L)
@@ -206,5 +204,5 @@ def _break(
     ratio = (misfit - left) / 3.0 / (max(left, floor) / freedom)
     # One test for each possible depth: Bonferroni's bound on the best of them.
     chance = min(1.0, len(inner) * float(f_distribution.sf(ratio, 3, freedom)))
-    material = abs(slope) >= bend or abs(jump) >= bend * float(distinct[-1] - distinct[0])
+    material = abs(slope) >= BEND or abs(jump) >= BEND * float(distinct[-1] - distinct[0])
     return depth, chance, material

@@ -118,6 +118,7 @@ class FullyConnected(Network):
         self._slope, self.slopes = _checked_slopes(who, slope, len(self.dims) - 2)
         self.bias = check_number(who, "bias", bias)
         self.linear = _checked_linear(who, linear, self.dims)
+        self._check_activation()
         flags = [self.bias != 0.0] * self.depth if biased is None else _checked_flags(who, biased, self.depth)
         check_number(who, "init_scale", init_scale, low=0.0)
         if dtype is not None and not dtype.is_floating_point:
@@ -135,6 +136,9 @@ class FullyConnected(Network):
             if self.bias != 0.0:
                 zeros = torch.zeros(fan_out, dtype=dtype, device=device)
                 self.biases.append(nn.Parameter(zeros) if own else None)
+
+    def _check_activation(self) -> None:
+        """Fail unless the activation can have these slopes and linear neurons."""
 
     @classmethod
     def from_weights(
@@ -278,15 +282,19 @@ class FullyConnected(Network):
         return Trace(Ws, bs, preactivations, activations, slope, self.bias, eps, linear)
 
     def to_torch(self) -> nn.Sequential:
-        """An ``nn.Sequential`` of Linear and ReLU/LeakyReLU/Identity computing the same function (β folded
-        in); where some neurons of a layer are linear, a frozen ``PReLU`` with a slope for each.
+        """An ``nn.Sequential`` of Linear and PyTorch's own activations computing the same function (β folded in).
+
+        Where some neurons of a layer are linear, the activation is a frozen ``PReLU`` with a slope for each.
         """
         layers: list[nn.Module] = []
         for index, W in enumerate(self.weights):
             layers.append(linear_module(W, self.biases[index] if self.bias != 0.0 else None, self.bias))
             if index + 1 < len(self.weights):
-                layers.append(activation_module(self.slopes[index], self.linear[index], W))
+                layers.append(self._activation_module(index))
         return nn.Sequential(*layers).train(self.training)
+
+    def _activation_module(self, index: int) -> nn.Module:
+        return activation_module(self.slopes[index], self.linear[index], self.weights[index])
 
     def config(self) -> dict[str, Any]:
         """``dims``, ``slope``, ``bias``; ``linear`` and ``biased`` only where they say something."""
@@ -626,7 +634,10 @@ class DirectChain(Direct):
             else:
                 multiply(A, W, Z)
             if index < len(self.slopes):
-                activate_(self.activations[index], self.slopes[index], self.rounded[index])
+                self._activate(index)
+
+    def _activate(self, index: int) -> None:
+        activate_(self.activations[index], self.slopes[index], self.rounded[index])
 
     def _add_bias_gradient(self, into: Tensor, G: Tensor, beta: float) -> None:
         """Sums over rows: as a product, which for many networks of some size is slower."""

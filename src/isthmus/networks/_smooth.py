@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus._checks import fail
-from isthmus.networks._direct import multiply, multiply_add
-from isthmus.networks._fully_connected import DirectChain, FullyConnected, Parts, linear_module
+from isthmus.networks._fully_connected import DirectChain, FullyConnected, Parts
 from isthmus.trace import Trace
 
 # In place and in one pass, which no public function does.
@@ -47,30 +46,7 @@ class SmoothNetwork(FullyConnected):
 
     kind: ClassVar[str] = "a smooth fully connected network"
 
-    def __init__(
-        self,
-        dims: Sequence[int],
-        slope: float | Sequence[float] = 0.0,
-        bias: float = 1.0,
-        *,
-        linear: Sequence[int] | None = None,
-        biased: Sequence[bool] | None = None,
-        init_scale: float = 1.0,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(
-            dims,
-            slope,
-            bias,
-            linear=linear,
-            biased=biased,
-            init_scale=init_scale,
-            dtype=dtype,
-            device=device,
-            generator=generator,
-        )
+    def _check_activation(self) -> None:
         if not set(self.slopes) <= {0.0, 1.0} or any(self.linear):
             got = f"slopes {list(self.slopes)}, linear neurons {list(self.linear)}"
             fail("SmoothNetwork", "a layer must be linear as a whole (slope 1) or not at all (0)", got, "Pass 0 or 1.")
@@ -112,14 +88,8 @@ class SmoothNetwork(FullyConnected):
     def _trace_of(self, Ws: Parts, bs: Parts, preactivations: Parts, activations: Parts, eps: float) -> Trace:
         return Trace(Ws, bs, preactivations, activations, self.slopes, self.bias, eps, smooth=True)
 
-    def to_torch(self) -> nn.Sequential:
-        """An ``nn.Sequential`` of Linear and SiLU computing the same function (β folded in)."""
-        layers: list[nn.Module] = []
-        for index, W in enumerate(self.weights):
-            layers.append(linear_module(W, self.biases[index] if self.bias != 0.0 else None, self.bias))
-            if index + 1 < len(self.weights):
-                layers.append(nn.Identity() if self.slopes[index] == 1.0 else nn.SiLU())
-        return nn.Sequential(*layers).train(self.training)
+    def _activation_module(self, index: int) -> nn.Module:
+        return nn.Identity() if self.slopes[index] == 1.0 else nn.SiLU()
 
     def plain_layers(self) -> None:
         """None: what is known of ReLU networks, such as which neurons are dead, does not hold here."""
@@ -143,10 +113,8 @@ class _SmoothChain(DirectChain):
     ) -> None:
         self.kept: list[Tensor] = []
         super().__init__(net, loss, values, gradients, rows)
-        self.before = [memory if a == 1.0 else self.take_memory(n) for memory, a, n in self._hidden(net)]
-
-    def _hidden(self, net: SmoothNetwork) -> zip[tuple[Tensor, float, int]]:
-        return zip(self.memories, self.slopes, net.dims[1:-1])
+        hidden = zip(self.memories, self.slopes, net.dims[1:-1])
+        self.before = [memory if a == 1.0 else self.take_memory(n) for memory, a, n in hidden]
 
     def shape(self) -> None:
         """Products go where pre-activations are kept."""
@@ -155,15 +123,9 @@ class _SmoothChain(DirectChain):
         self.kept = [self.part(memory, n, total) for memory, n in zip(self.before, self.dims[1:-1])]
         self.results = [*(divide(Z) for Z in self.kept), self.divided]
 
-    def forward(self) -> None:
-        """From the first layer to the last."""
-        for index, (A, W, Z) in enumerate(zip(self.inputs, self.transposed, self.results)):
-            if self.biases:
-                multiply_add(self.biases[index], A, W, Z, beta=self.bias)
-            else:
-                multiply(A, W, Z)
-            if index < len(self.slopes) and self.slopes[index] != 1.0:
-                _silu(self.kept[index], out=self.activations[index])
+    def _activate(self, index: int) -> None:
+        if self.slopes[index] != 1.0:
+            _silu(self.kept[index], out=self.activations[index])
 
     def _pull_back(self, index: int, G: Tensor) -> None:
         if self.slopes[index] != 1.0:

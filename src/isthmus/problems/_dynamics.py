@@ -14,6 +14,9 @@ from isthmus.problems._problem import Array, Problem, add_noise, isometry, strea
 #: Points from which ranges to the ball are measured: so far that it meets none, where a range has a kink.
 BEACONS = np.array([[-12.0, -20.0], [12.0, -20.0], [0.0, 15.0]])
 
+#: g in m/s²; seconds between two looks at the ball; snapshots of each flight.
+GRAVITY, INTERVAL, SNAPSHOTS = 9.81, 0.1, 10
+
 
 @cites("talk2023", "a ball under gravity")
 def ball_trajectories(
@@ -21,10 +24,7 @@ def ball_trajectories(
     throw: str = "plane",
     encoding: str = "positions",
     past: int = 4,
-    interval: float = 0.1,
     future: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
-    snapshots: int = 10,
-    gravity: float = 9.81,
     samples: int = 1000,
     noise: float = 0.0,
     seed: int = 0,
@@ -36,20 +36,15 @@ def ball_trajectories(
     throw : {"plane", "vertical"}
         In a vertical plane the state is (x, y, v_x, v_y): rank 4. Straight up, (y, v_y): rank 2.
     encoding : {"positions", "ranges"}
-        The ball at ``past`` times 0, −Δ, −2Δ, … by its coordinates, or by its distances to three fixed
+        The ball at ``past`` times 0, −Δ, −2Δ, …, Δ = 0.1 s, by its coordinates, or by its distances to three fixed
         beacons, which is non-linear. Both add mixtures of the velocities and the kinetic energy.
     past : int
         At least 2: one position says nothing about the velocity.
-    interval : float
-        Δ, in seconds.
     future : at least two times, in seconds
         Different and not 0; two positions determine the state, which makes the rank that of the state.
-    snapshots : int
-        Moments 0.05 s apart in each flight; they share their group, in time order.
-    gravity : float
-        g, in m/s².
     samples, noise, seed : int, float, int
-        As everywhere; ``samples`` counts snapshots.
+        As everywhere; ``samples`` counts snapshots, ten of each flight, 0.05 s apart, which share their group, in time
+        order.
 
     Notes
     -----
@@ -60,29 +55,26 @@ def ball_trajectories(
     check_choice(who, "throw", throw, ("plane", "vertical"))
     check_choice(who, "encoding", encoding, ("positions", "ranges"))
     past = check_integer(who, "past", past, low=2)
-    delta = check_number(who, "interval", interval, low=0.0, low_open=True)
-    g = check_number(who, "gravity", gravity, low=0.0)
-    snapshots = check_integer(who, "snapshots", snapshots, low=1)
     samples = check_integer(who, "samples", samples, low=2)
     times = np.array(future, dtype=np.float64)
     if times.ndim != 1 or len(times) < 2 or len(set(times)) < len(times) or not np.isfinite(times).all():
         fail(who, "`future` must be at least two different times", future, "Pass e.g. (0.2, 0.4).")
     _, input_rng, noise_rng = streams(who, seed)
     flat = throw == "plane"
-    fall = np.array([0.0, -0.5 * g])
+    fall = np.array([0.0, -0.5 * GRAVITY])
 
     def positions(p: Array, v: Array, t: Array) -> Array:
         return p[:, None] + v[:, None] * t[:, None] + fall * t[:, None] ** 2
 
-    group = np.arange(samples) // snapshots
+    group = np.arange(samples) // SNAPSHOTS
     flights = int(group[-1]) + 1
     # In a vertical throw x and v_x are 0.
     start = input_rng.uniform([-1.0, 0.0], [1.0, 2.0], (flights, 2)) * [flat, 1.0]
     speed = input_rng.uniform([-3.0, -1.0], [3.0, 5.0], (flights, 2)) * [flat, 1.0]
-    t = 0.05 * (np.arange(samples) % snapshots)[:, None]
+    t = 0.05 * (np.arange(samples) % SNAPSHOTS)[:, None]
     v = speed[group] + 2.0 * fall * t
     p = start[group] + speed[group] * t + fall * t**2
-    seen = positions(p, v, -delta * np.arange(past, dtype=np.float64))
+    seen = positions(p, v, -INTERVAL * np.arange(past, dtype=np.float64))
     axes = [0, 1] if flat else [1]
     moments = [f"t-{j}" for j in range(past)]
     if encoding == "positions":
@@ -99,7 +91,7 @@ def ball_trajectories(
     def function(X: Array) -> Array:
         now, before = (_locate(X, j, encoding, axes) for j in (0, 1))
         # From p(−Δ) = p − vΔ + fall·Δ².
-        velocity = (now - before + fall * delta**2) / delta
+        velocity = (now - before + fall * INTERVAL**2) / INTERVAL
         return positions(now, velocity, times)[:, :, axes].reshape(len(X), -1)
 
     clean_Y = positions(p, v, times)[:, :, axes].reshape(samples, -1)

@@ -72,7 +72,6 @@ def norms(
     blocks: int = 2,
     block_size: int = 5,
     d_out: int = 10,
-    hidden: int | None = None,
     samples: int = 1000,
     noise: float = 0.0,
     seed: int = 0,
@@ -87,7 +86,6 @@ def norms(
     block_size = check_integer(who, "block_size", block_size, low=1)
     d_out = check_integer(who, "d_out", d_out, low=blocks)
     samples = check_integer(who, "samples", samples, low=2)
-    width = default_hidden(blocks, d_out) if hidden is None else check_integer(who, "hidden", hidden, low=1)
     mean = math.sqrt(2.0) * math.exp(math.lgamma((block_size + 1) / 2) - math.lgamma(block_size / 2))
     deviation = math.sqrt(block_size - mean**2)
 
@@ -97,9 +95,9 @@ def norms(
     function_rng, input_rng, noise_rng = streams(who, seed)
     reference = function_rng.standard_normal((REFERENCE, blocks * block_size))
     T = (radii(reference) - mean) / deviation
-    h, _ = random_network(function_rng, (blocks, width, d_out), T, decoder=True)
+    h, _ = random_network(function_rng, (blocks, default_hidden(blocks, d_out), d_out), T, decoder=True)
     if np.linalg.matrix_rank(h.jacobian(T[:64]), rtol=1e-8).max() < blocks:
-        fail(who, f"h must have Jacobians of rank {blocks}", "a degenerate draw", "Widen `hidden`.")
+        fail(who, f"h must have Jacobians of rank {blocks}", "a degenerate draw", "Take another seed.")
 
     def function(X: Array) -> Array:
         return h((radii(X) - mean) / deviation)

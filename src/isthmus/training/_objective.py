@@ -213,7 +213,8 @@ class Stack:
         own = gradients if kept else gradients.clone()
         factors = theta.new_tensor([2.0 * ridge for ridge in ridges])[:, None]
         gradient = torch.addcmul(own, theta, factors, out=self.spare if kept else None)
-        sums, norms = gradient.sum(1).tolist(), torch.bmm(theta[:, None], theta[:, :, None]).flatten().tolist()
+        # Not as a batch of products of vectors: that sums one term after the other, five times as slow and less exact.
+        sums, norms = gradient.sum(1).tolist(), theta.square().sum(1).tolist()
         found = zip(ridges, costs, norms, gradient.unbind(), own.unbind(), sums)
         for one in chosen:
             one.evaluations += 1

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +36,27 @@ AFFORDABLE_PARAMETERS, AFFORDABLE_PRODUCT = 1500, 3_000_000
 
 _TOGETHER = "train_together"
 
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found", TrainingResult, list[TrainingResult])
 
+
+def _warned(minimise: Callable[_Given, _Found]) -> functools._Wrapped[_Given, _Found, _Given, _Found]:
+    """For people: it warns of what the results say. Callers that read them take ``minimise`` itself."""
+
+    @functools.wraps(minimise)
+    def warning(*given: _Given.args, **options: _Given.kwargs) -> _Found:
+        found = minimise(*given, **options)
+        results = found if isinstance(found, list) else [found]
+        left = [result for result in results if not result.at_rest]
+        if left:
+            many = f" {len(left)} of {len(results)} networks:" if isinstance(found, list) else ""
+            warnings.warn(f"{warning.__name__}:{many} {left[0].reason}", ConvergenceWarning, stacklevel=2)
+        return found
+
+    return warning
+
+
+@_warned
 def train(
     net: nn.Module,
     X: Any,
@@ -110,49 +131,6 @@ def train(
     >>> isthmus.train(net, X, X[:, :2], ridge=1e-2).state
     'stationary'
     """
-    result = minimise(
-        net,
-        X,
-        Y,
-        ridge=ridge,
-        loss=loss,
-        phases=phases,
-        learning_rate=learning_rate,
-        tolerance=tolerance,
-        finish=finish,
-        max_seconds=max_seconds,
-        seed=seed,
-        callbacks=callbacks,
-        show_progress=show_progress,
-        checkpoint=checkpoint,
-        checkpoint_seconds=checkpoint_seconds,
-        resume=resume,
-    )
-    if not result.at_rest:
-        warnings.warn(f"train: {result.reason}", ConvergenceWarning, stacklevel=2)
-    return result
-
-
-def minimise(
-    net: nn.Module,
-    X: Any,
-    Y: Any,
-    *,
-    ridge: float,
-    loss: str = "mse",
-    phases: Sequence[Phase] | None = None,
-    learning_rate: float = 1e-3,
-    tolerance: float = 1e-4,
-    finish: str | None = None,
-    max_seconds: float | None = None,
-    seed: int = 0,
-    callbacks: Iterable[Callable[[TrainingEvent], object]] = (),
-    show_progress: bool | ProgressFactory = False,
-    checkpoint: str | Path | None = None,
-    checkpoint_seconds: float = 10.0,
-    resume: bool = True,
-) -> TrainingResult:
-    """:func:`train` for callers that read the result: it does not warn of what the result says."""
     who = "train"
     check_number(who, "ridge", ridge, low=0.0)
     check_choice(who, "loss", loss, LOSSES)
@@ -176,6 +154,7 @@ def minimise(
         return run_jobs([job], plan, _advanced(bar), seconds=seconds)[0]
 
 
+@_warned
 def train_together(
     nets: Sequence[Network],
     X: Any,
@@ -231,33 +210,6 @@ def train_together(
     >>> [r.state for r in results]
     ['flat', 'flat', 'flat', 'flat']
     """
-    options: dict[str, Any] = {
-        "tolerance": tolerance,
-        "seeds": seeds,
-        "at_once": at_once,
-        "show_progress": show_progress,
-    }
-    results = minimise_together(nets, X, Y, ridges=ridges, phases=phases, **options)
-    left = [result for result in results if not result.at_rest]
-    if left:
-        told = f"{_TOGETHER}: {len(left)} of {len(results)} networks: {left[0].reason}"
-        warnings.warn(told, ConvergenceWarning, stacklevel=2)
-    return results
-
-
-def minimise_together(
-    nets: Sequence[Network],
-    X: Any,
-    Y: Any,
-    *,
-    ridges: float | Sequence[float],
-    phases: Sequence[Phase],
-    tolerance: float = 1e-4,
-    seeds: int | Sequence[int] = 0,
-    at_once: int | None = None,
-    show_progress: bool | ProgressFactory = False,
-) -> list[TrainingResult]:
-    """:func:`train_together` for callers that read the results: it does not warn of what they say."""
     who, nets = _TOGETHER, list(nets)
     _check_alike(nets)
     plan = _checked_plan(who, phases, nets[0])
@@ -283,6 +235,10 @@ def minimise_together(
                 jobs.append(Job(nets[i], *data[i], {**settings, "together": end - start}))
             results += run_jobs(jobs, plan, _advanced(bar))
     return results
+
+
+#: For callers that read the results: the same without a warning of what they say.
+minimise, minimise_together = train.__wrapped__, train_together.__wrapped__
 
 
 def _plan(
