@@ -39,7 +39,7 @@ PRINTED = re.compile(r"\n\n```text\n(.*?)```", flags=re.DOTALL)
 INLINE = re.compile(r"(?<!`)`(isthmus [a-z][^`]*)`(?!`)")
 #: Pages whose Python another test runs, from top to bottom.
 ELSEWHERE = {
-    "how_to_compress.md": "test_cli_compress.py",
+    "how_to_compress.md": "cli/test_cli_compress.py",
     "tutorials/ball.md": "test_tutorial_dynamics.py",
     "tutorials/classification.md": "test_tutorials_estimators.py",
     "tutorials/denoising.md": "test_tutorials_estimators.py",

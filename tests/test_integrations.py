@@ -406,7 +406,7 @@ def test_coordinates_come_as_polars():
     frame = polars.DataFrame(rng.normal(size=(60, 3)), schema=["a", "b", "c"])
     map_ = BottleneckAutoencoder(rank=1, steps=5, width=8, depth=4).set_output(transform="polars")
     coordinates = map_.fit(frame).transform(frame)
-    assert isinstance(coordinates, polars.DataFrame) and coordinates.columns == ["coordinate0"]
+    assert isinstance(coordinates, polars.DataFrame) and coordinates.columns == ["bottleneckautoencoder0"]
     assert list(map_.feature_names_in_) == ["a", "b", "c"]
     map_.set_output(transform="default")
     np.testing.assert_array_equal(coordinates.to_numpy(), map_.transform(frame))

@@ -40,13 +40,18 @@ def kinds(path):
 
 def test_lines_of_a_computation(tmp_path):
     path, clock = tmp_path / "new" / LIVE, Clock()
-    with record(path, facts={"ridge": 0.1}, clock=clock) as live, live.beside(silent)(10, "train") as bar:
+    with record(path, facts={"resolution": 0.1}, clock=clock) as live, live.beside(silent)(10, "train") as bar:
         clock.now += 1
         bar.advance(3, loss=0.5)
         clock.now += 1
         bar.advance(4, loss=float("nan"), rank=np.float32(2))
     start, zero, first, second, end = read(path)
-    assert (start["kind"], start["sentence"], start["command"], start["ridge"]) == ("start", "What is it?", "demo", 0.1)
+    assert (start["kind"], start["sentence"], start["command"], start["resolution"]) == (
+        "start",
+        "What is it?",
+        "demo",
+        0.1,
+    )
     assert start["pid"] == os.getpid() and start["time"] == 1000.0
     assert (zero["kind"], zero["done"], zero["total"], zero["numbers"]) == ("step", 0, 10, {})
     assert (first["label"], first["done"], first["numbers"], first["time"]) == ("train", 3, {"loss": 0.5}, 1001.0)
@@ -211,7 +216,7 @@ def test_the_same_bits_with_and_without(tmp_path):
     alone = discover(task.X, task.Y, **options)
     before = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002 - looked at only
     with record(tmp_path / LIVE) as live:
-        found = discover(task.X, task.Y, **options, show_progress=live.beside(silent))
+        found = discover(task.X, task.Y, **options, progress=live.beside(silent))
     after = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
     assert np.array_equal(found.coordinates, alone.coordinates)
@@ -228,8 +233,8 @@ def test_the_first_error_is_of_the_wide_network(tmp_path):
     """With a ridge that is given it is trained once."""
     task = problems.linear(d_in=4, d_out=3, rank=2, samples=60)
     with record(tmp_path / LIVE) as live:
-        options = {"steps": 2, "width": 8, "depth": 4, "replicas": 0, "ridge": 1e-3}
-        found = discover(task.X, task.Y, **options, show_progress=live.beside(silent))
+        options = {"steps": 2, "width": 8, "depth": 4, "replicas": 0, "resolution": 1e-3}
+        found = discover(task.X, task.Y, **options, progress=live.beside(silent))
     errors = [line["numbers"]["error"] for line in read(tmp_path / LIVE) if "error" in line.get("numbers", ())]
     assert found.profile is not None
     assert errors[0] == found.profile.error[list(found.profile.starts).index("fresh")]

@@ -87,7 +87,7 @@ def test_results_keep_the_protocol(result):
     for one in result.tables():
         # As text: what is no number equals nothing.
         assert repr(shown[one.key]) == repr(one.rows)
-    assert _html.told(result.sentence) in result._repr_html_()
+    assert _html.prose(result.sentence) in result._repr_html_()
 
 
 def test_layers_of_the_isthmus_are_set_apart_and_say_whether_all_passes():

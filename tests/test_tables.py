@@ -22,6 +22,7 @@ import pytest
 from pandas._libs.parsers import STR_NA_VALUES
 
 from isthmus._errors import DataError, FileFormatError, IsthmusError
+from isthmus._tablefile import _BATCH
 from isthmus.tables import Columns, choose_columns, exclude_columns, match_columns, read_table
 
 # --- reading
@@ -196,14 +197,15 @@ def test_blank_lines(read):
     assert plain(read('a\n1\n""\n')) == {"a": [1.0, None]}
 
 
-def test_a_column_that_turns_to_text_late_is_as_written(read, monkeypatch):
-    monkeypatch.setattr(sys.modules[read_table.__module__], "_BATCH", 32)
-    rows = [f"{i:03},{i},k{i}" for i in range(50)]
-    rows[40] = "B7,40,k40"
+def test_a_column_that_turns_to_text_late_is_as_written(read):
+    """In the second of the batches that are converted at once."""
+    count = _BATCH // 3 + 50
+    rows = [f"{i:05},{i},k{i}" for i in range(count)]
+    rows[count - 10] = f"B7,{count - 10},k{count - 10}"
     frame = read("\n".join(["a,b,c", *rows]))
     assert plain(frame)["a"] == [row.split(",")[0] for row in rows]
-    assert plain(frame)["b"] == [float(i) for i in range(50)]
-    assert plain(frame)["c"] == [f"k{i}" for i in range(50)]
+    assert plain(frame)["b"] == [float(i) for i in range(count)]
+    assert plain(frame)["c"] == [f"k{i}" for i in range(count)]
 
 
 def test_long_integers_are_not_rounded(read):

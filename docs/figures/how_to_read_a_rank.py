@@ -71,7 +71,7 @@ def cases():
         "few": of(teacher(d_in=20, rank=3, d_out=20, samples=60, noise=0.1)),
         "few-held": of(teacher(d_in=20, rank=3, d_out=20, samples=30, noise=0.1)),
         "weak": weak(),
-        "weak-fine": {**weak(), "ridge": 0.001, "steps": 100},
+        "weak-fine": {**weak(), "resolution": 0.001, "steps": 100},
         "copies": copies(),
         "patients-rows": table,
         "patients-groups": {**table, "groups": who},

@@ -23,7 +23,7 @@ SEEDS, STEPS, SHOWN = 3, 600, 0.006
 def main(folder):
     """Sweep, draw, write down."""
     found = isthmus.sweep(
-        "F-bn-1", GRID, seeds=SEEDS, base={"steps": STEPS}, quick=True, workers=1, out=folder, show_progress=True
+        "F-bn-1", GRID, seeds=SEEDS, base={"steps": STEPS}, quick=True, workers=1, out=folder, progress=True
     )
     print(found, *found.problems, found.summary().to_string(), sep="\n")
     title = "F-bn-1, quick variant: which rank for which depth and ridge"

@@ -27,7 +27,7 @@ _CLAMP |= {Tensor.clamp_min, Tensor.clamp_min_}
 
 
 class Activations(TorchFunctionMode):
-    """Within, every σ_a of a forward pass is computed by ``replacement``; maxima of pooling are left as they are."""
+    """Inside this context every σ_a of a forward pass is computed by ``replacement``; max pooling is left as it is."""
 
     def __init__(self, replacement: Replacement) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Activations(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Of every PyTorch function that is called."""
+        """Called by PyTorch for every function of tensors."""
         kwargs = kwargs or {}
         found = _piecewise(function, args, kwargs)
         if found is None:
@@ -65,7 +65,7 @@ def _piecewise(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def plain(Z: Tensor, a: Slope) -> Tensor:
-    """σ_a itself."""
+    """σ_a(Z), entrywise."""
     if isinstance(a, float):
         return torch.relu(Z) if a == 0.0 else functional.leaky_relu(Z, a)
     return torch.where(Z > 0, Z, a * Z)
@@ -96,7 +96,7 @@ class Rounding:
             self.offset = torch.where(moved, band * centres.square(), torch.zeros_like(centres))
 
     def value(self, Z: Tensor, a: Slope) -> Tensor:
-        """What stands in the place of σ_a(z)."""
+        """The rounded σ_a(z)."""
         t = (Z + (self.shift + self.band)).clamp_min(0.0)
         q = t.clamp_max(2.0 * self.band)
         rounded = q * q / (4.0 * self.band) + (t - q) - self.offset
@@ -107,17 +107,17 @@ class Rounding:
         return self if self.centres is None else Rounding(self.band, self.centres[rows])
 
     def share(self, Z: Tensor) -> Tensor:
-        """D there."""
+        """The share D in [0, 1] of the linear branch at each entry: σ' = a + (1 − a)·D."""
         return ((Z + (self.shift + self.band)) / (2.0 * self.band)).clamp(0.0, 1.0)
 
     def moved(self, Z: Tensor, band: float) -> Rounding:
-        """Of another half-width, with every entry moved to its slope: beyond the parabola that is σ_a itself."""
+        """The same with another half-width, and every entry's parabola moved to where it has the entry's slope."""
         return Rounding(band, self.share(Z))
 
 
 @torch.no_grad()
 def preactivations(net: nn.Module, X: Tensor, rounded: Sequence[Rounding] | None = None) -> list[Tensor]:
-    """What every σ_a of the forward pass is applied to, in its order; where they are ``rounded``, then too."""
+    """The arguments of every σ_a of the forward pass, in order; also where kinks are ``rounded``."""
     found: list[Tensor] = []
 
     def record(place: int, Z: Tensor, a: Slope) -> Tensor:
@@ -135,7 +135,7 @@ def scales_of(Zs: Iterable[Tensor]) -> list[float]:
 
 
 def idle_centres(Z: Tensor, band: float) -> Tensor | None:
-    """Centres that leave neurons off which the ridge has removed: all of whose entries are within the band.
+    """Centres that keep dead neurons dead: those all of whose entries are within the band.
 
     Unmoved, the parabola would make linear neurons of them, which the ridge must remove again in every band.
     """

@@ -93,6 +93,8 @@ def write_atomic(path: str | os.PathLike[str], data: Buffer | Iterable[Buffer], 
     try:
         if not isinstance(target, Inside):
             target = target.resolve()
+            if target.is_symlink():  # a loop, which Python 3.13 gives back as it is
+                raise OSError(errno.ELOOP, "symbolic links")
             if not target.name:
                 raise IsADirectoryError(errno.EISDIR, "a folder")
             target = Inside(target.parent, target.name)
@@ -104,10 +106,7 @@ def write_atomic(path: str | os.PathLike[str], data: Buffer | Iterable[Buffer], 
             if mode is not None and not overwrite:
                 fail(who, f"{shown(target)} must not exist", "a file", "Choose another path or pass overwrite=True.")
             replace_file(place, target.name, data, mode)
-    except (
-        OSError,
-        RuntimeError,
-    ) as problem:  # RuntimeError: pathlib's word for a loop of links (Python < 3.13)
+    except (OSError, RuntimeError) as problem:  # RuntimeError: a loop of links, before Python 3.13
         if not isinstance(problem, OSError):
             problem = OSError(errno.ELOOP, "symbolic links")
         _fail_os(who, target, "writable", problem, IsthmusError)

@@ -13,7 +13,7 @@ RELATION = 1e-13
 BLOCK = 512
 
 
-def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = RELATION) -> Tensor:
+def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = RELATION, block: int = BLOCK) -> Tensor:
     """Shares m ≥ 0 with Σm_ip_i = Σp_i and Σm_i·cost_i ≤ Σcost_i, the p_i of positive share independent.
 
     A relation Σr_ip_i = 0 with Σr_i·cost_i ≥ 0 has a positive entry: m ← m − t·r, up to the first share that vanishes,
@@ -29,11 +29,13 @@ def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = 
         Non-negative; by default the lengths of the points.
     relation : float
         Singular values of the points, scaled to unit length, below this share of the largest count as 0.
+    block : int
+        Vectors that are taken into account at once, at least.
 
     Returns
     -------
     Tensor (n,)
-        Equal sums up to rounding: at each step what a singular value of ``relation`` leaves, mended at the end by a
+        Equal sums up to rounding: at each step what a singular value of ``relation`` leaves, corrected at the end by a
         least-squares fit of the shares that are left, where it keeps them positive.
     """
     # Vectors of very different length would hide relations behind rounding.
@@ -49,8 +51,8 @@ def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = 
     weights, kept = sizes.clone(), torch.zeros(0, dtype=torch.int64)
     rest = torch.arange(len(sizes))
     while len(rest):
-        # As many at a time as are left of those before: the relations of all at once would take n² numbers.
-        count = max(BLOCK, len(kept))
+        # Block by block: the relations of all vectors at once would take n² numbers.
+        count = max(block, len(kept))
         active, rest = torch.cat([kept, rest[:count]]), rest[count:]
         weights[active], gone = _walk(units[active], weights[active], price[active], relation)
         kept = active[~gone]
@@ -59,7 +61,7 @@ def eliminate(points: Tensor, costs: Tensor | None = None, *, relation: float = 
 
 
 def _walk(units: Tensor, weights: Tensor, price: Tensor, relation: float) -> tuple[Tensor, Tensor]:
-    """Weights after every relation was used up, and which of them were set to 0 by it."""
+    """Weights after all relations have been used, and which of them became 0."""
     # The complement of Im U is wanted only where there are more vectors than coordinates; else U has it.
     U, s, _ = thin_svd(units, full_matrices=units.shape[0] > units.shape[1])
     # Rows are orthonormal relations.
@@ -96,7 +98,7 @@ def _without(Q: Tensor, inside: Tensor, place: int) -> tuple[Tensor, Tensor]:
 
 
 def _mended(units: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
-    """Weights of independent vectors refitted to the sum that is wanted, unless that turns one of them negative."""
+    """Weights of independent vectors refitted to the sum, unless one of them would become negative."""
     left = float((wanted - weights @ units).norm())
     for _ in range(2):
         missing = wanted - weights @ units

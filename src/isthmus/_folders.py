@@ -1,4 +1,4 @@
-"""Folders of results: what may stand in one, and how it changes in one step, assembled beside its destination."""
+"""Folders of results: checked, assembled beside their destination, and installed in one step."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Folder:
 
     @contextlib.contextmanager
     def replaced(self, folder: Path | Inside) -> Iterator[Inside]:
-        """A new folder to write into, put in the place of ``folder`` in one step; what was there goes with the step.
+        """A new folder to write into, which replaces ``folder`` in one step at the end.
 
         ``folder`` is one that :meth:`check` has given, and it is checked again before the step: somebody may have put
         a file of their own there meanwhile.
@@ -130,7 +130,7 @@ def _kind(path: Path | Inside) -> str:
 
 @contextlib.contextmanager
 def _assembly(place: Place, name: str) -> Iterator[str]:
-    """A new folder beside ``name`` that is said to be in use; what is left of it in the end is removed."""
+    """A new temporary folder beside ``name``, locked while in use and removed at the end."""
     with contextlib.ExitStack() as stack:
         while True:
             assembly = f".{name}.{secrets.token_hex(6)}.tmp"
@@ -147,7 +147,7 @@ def _assembly(place: Place, name: str) -> Iterator[str]:
 
 
 def previous(name: str) -> str:
-    """Where the previous folder stands between the two renames of a system that cannot exchange folders."""
+    """Name of the previous folder between the two renames, on systems that cannot exchange folders."""
     return f".{name}.previous"
 
 
@@ -196,7 +196,7 @@ def exchange(place: Place, first: str, second: str) -> bool:
 
 
 def identity(folder: Inside) -> tuple[int, int] | None:
-    """What changes when a folder is replaced by another one; None where there is none."""
+    """Device and inode, which change when a folder is replaced; None where there is no folder."""
     try:
         with folder.folder() as place, place.reading() as descriptor:
             status = os.fstat(descriptor)
@@ -227,7 +227,7 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
 
 
 def as_written(name: str) -> str:
-    """A text of :func:`csv_bytes` without its apostrophe."""
+    """A text that :func:`csv_bytes` wrote, without the apostrophe against spreadsheets' formulas."""
     return name[1:] if name.startswith("'") and name[1:].startswith(_FORMULA) else name
 
 

@@ -89,18 +89,18 @@ def name(text: object) -> Markup:
     return Markup('<bdi title="{}">{}</bdi>').format(plain(text, 2000), plain(text, LONGEST))
 
 
-def told(sentence: object) -> Markup:
-    """A sentence."""
+def prose(sentence: object) -> Markup:
+    """Plain text, escaped, at most 2,000 characters."""
     return escape(plain(sentence, 2000))
 
 
 def strong(text: object) -> Markup:
-    """What stands out."""
-    return Markup("<b>{}</b>").format(text if isinstance(text, Markup) else told(text))
+    """Emphasised text."""
+    return Markup("<b>{}</b>").format(text if isinstance(text, Markup) else prose(text))
 
 
 def badge(word: str) -> Markup:
-    """The word that sums a result up, in the colour of its tone."""
+    """The verdict, coloured by how good it is."""
     colour = _COLOURS[TONES.get(word, "note")]
     style = f"border:1.5px solid {colour};border-radius:1em;padding:.1em .7em;font-weight:600;white-space:nowrap"
     dot = Markup('<span style="color:{}">●</span>').format(colour)
@@ -109,7 +109,7 @@ def badge(word: str) -> Markup:
 
 def items(sentences: Iterable[str]) -> Markup:
     """A list of sentences."""
-    listed = _joined(Markup("<li>{}</li>").format(told(sentence)) for sentence in sentences)
+    listed = _joined(Markup("<li>{}</li>").format(prose(sentence)) for sentence in sentences)
     return Markup('<ul style="margin:.4em 0;padding-left:1.3em">{}</ul>').format(listed) if listed else listed
 
 
@@ -133,13 +133,13 @@ def _row(tag: str, values: Iterable[object], weight: str = "") -> Markup:
 
 
 def card(*parts: str) -> Markup:
-    """What a notebook shows of one result."""
+    """The HTML of one result in a notebook."""
     style = "border-left:3px solid rgba(128,128,128,.4);padding:.2em 0 .2em 1em;max-width:60em;overflow-wrap:anywhere"
     return Markup('<div style="{}">{}</div>').format(style, _joined(parts))
 
 
 def heading(*parts: str) -> Markup:
-    """A line above the rest."""
+    """The first line of a card."""
     return Markup('<div style="font-size:1.1em;margin:.2em 0 .5em">{}</div>').format(_joined(parts, " "))
 
 
@@ -157,7 +157,7 @@ def rows(shown: Table) -> Markup:
 def _cell(value: object) -> Markup:
     if isinstance(value, Badge):
         return badge(value.word)
-    return told(number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value)
+    return prose(number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value)
 
 
 def result(shown: Result, *more: str) -> Markup:

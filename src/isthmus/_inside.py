@@ -67,21 +67,21 @@ class Place:
         return name if self.descriptor is not None else os.path.join(self.path, name)  # noqa: PTH118
 
     def open(self, name: str, flags: int, mode: int = 0o666) -> int:
-        """A descriptor of a file."""
+        """Open a file of this folder; gives its descriptor."""
         path = self._at(name)
         if self.descriptor is None and os.path.islink(path):  # noqa: PTH114
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         return os.open(path, flags | _NOFOLLOW, mode, dir_fd=self.descriptor)
 
     def stat(self, name: str) -> os.stat_result | None:
-        """Of the name itself, though it be a link; None where there is none."""
+        """Status of the name itself, links not followed; None where there is none."""
         try:
             return os.stat(self._at(name), dir_fd=self.descriptor, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def mkdir(self, name: str) -> None:
-        """A new folder."""
+        """Make a new folder in this one."""
         os.mkdir(self._at(name), dir_fd=self.descriptor)
 
     def unlink(self, name: str) -> None:
@@ -98,7 +98,7 @@ class Place:
         os.replace(self._at(name), there._at(new), src_dir_fd=self.descriptor, dst_dir_fd=there.descriptor)
 
     def names(self, limit: int = MOST_NAMES) -> list[str]:
-        """The names, in order; at most ``limit`` of them, any."""
+        """The names in order; with ``limit``, at most so many of them."""
         # The descriptor may be one that only leads on.
         where = contextlib.nullcontext(self.path) if self.descriptor is None else self.reading()
         with where as opened, os.scandir(opened) as entries:
@@ -115,7 +115,7 @@ class Place:
             os.close(descriptor)
 
     def sync(self) -> None:
-        """Make the names durable."""
+        """Flush the folder, so that its names survive a crash."""
         # A rename is atomic without this; the sync makes it survive a power cut. Windows, folders that may be
         # written but not read, and some network file systems cannot do it: the write has not failed for that.
         with contextlib.ExitStack() as stack:
@@ -152,12 +152,12 @@ class Inside(os.PathLike[str]):
 
     @property
     def name(self) -> str:
-        """The last name."""
+        """The last part of the path."""
         return self.parts[-1] if self.parts else self.root.name
 
     @contextlib.contextmanager
     def folder(self, *names: str) -> Iterator[Place]:
-        """It, as an open folder."""
+        """Open the path as a folder, one name at a time."""
         path, descriptor = os.fspath(self.root), None
         try:
             if _DESCRIPTORS:
@@ -179,7 +179,7 @@ class Inside(os.PathLike[str]):
                 os.close(descriptor)
 
     def above(self, *names: str) -> contextlib.AbstractContextManager[Place]:
-        """The open folder that it lies in."""
+        """The folder that contains it, opened."""
         steps = (*self.parts, *names)
         return Inside(self.root, *steps[:-1]).folder() if steps else Inside(self.root.parent).folder()
 
@@ -200,7 +200,7 @@ class Inside(os.PathLike[str]):
             return False
 
     def stamp(self, *names: str) -> Stamp | None:
-        """Of a regular file; None where there is none."""
+        """Size, time and inode of a regular file; None where there is none."""
         steps = (*self.parts, *names)
         try:
             with self.above(*names) as place:
@@ -216,7 +216,7 @@ class Inside(os.PathLike[str]):
         return self.stamp(*names) is not None
 
     def open(self, flags: int, *names: str) -> int:
-        """A descriptor of a regular file."""
+        """Open a file of this folder; gives its descriptor."""
         with self.above(*names) as place:
             descriptor = place.open((*self.parts, *names)[-1], flags | getattr(os, "O_NONBLOCK", 0))
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -233,7 +233,7 @@ class Inside(os.PathLike[str]):
             return file.read(limit)
 
     def make_folder(self) -> None:
-        """Make it where it is not there; what is there must be a folder."""
+        """Make the folder unless it exists; anything else of that name is refused."""
         with self.above() as place, contextlib.suppress(FileExistsError):
             place.mkdir(self.name)
         with self.folder():
@@ -245,7 +245,7 @@ class Inside(os.PathLike[str]):
             place.unlink(self.name)
 
     def rename(self, new: Inside) -> None:
-        """Move it to where nothing is."""
+        """Rename it to a name that does not exist."""
         with self.above() as here, new.above() as there:
             here.rename(self.name, new.name, there)
 
@@ -273,7 +273,7 @@ def replace_file(place: Place, name: str, data: Buffer | Iterable[Buffer], mode:
 
 
 def _temporary(place: Place) -> tuple[str, int]:
-    """A new file of ours, and that it is in use."""
+    """A new temporary file, locked while in use."""
     while True:
         # Not tempfile.mkstemp: its 0600 would make results private; here the kernel applies the umask.
         name = REMAINS.format(secrets.token_hex(8))
@@ -286,9 +286,9 @@ def _temporary(place: Place) -> tuple[str, int]:
 
 
 def in_use(descriptor: int) -> bool:
-    """Say that an open file or folder is in use until it is closed; whether it is still there to be used.
+    """Lock an open file or folder until it is closed; False if it has been removed meanwhile.
 
-    A lock of the system, which ends with the process: whoever finds it free may clear up.
+    A lock of the system, which ends with the process: a process that finds it free may clear up.
     """
     if fcntl is None:
         return True
@@ -300,7 +300,7 @@ def in_use(descriptor: int) -> bool:
 
 
 def is_left(place: Place, name: str) -> bool:
-    """Whether a temporary file or folder is nobody's any more."""
+    """Whether a temporary file or folder belongs to no living process."""
     status = place.stat(name)
     if status is None:
         return False
@@ -321,7 +321,7 @@ def is_left(place: Place, name: str) -> bool:
 
 
 def is_remains(name: str) -> bool:
-    """Whether a name is that of a temporary file of ours."""
+    """Whether a name is that of a temporary file of this library."""
     before, after = REMAINS.split("{}")
     return name.startswith(before) and name.endswith(after)
 

@@ -64,12 +64,12 @@ class Kinked:
         return torch.cat([p.detach().reshape(-1) for p in self.parameters])
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
-        """The same by name."""
+        """The parameters by name, from one vector."""
         parts = theta.split(self.sizes)
         return {name: part.view(p.shape) for name, part, p in zip(self.names, parts, self.parameters)}
 
     def parts(self) -> Iterator[slice]:
-        """Rows that are propagated at once."""
+        """Slices of rows that are propagated at once."""
         for start in range(0, len(self.X), self.rows):
             yield slice(start, min(start + self.rows, len(self.X)))
 
@@ -80,14 +80,14 @@ class Kinked:
         return cost(outputs, self.Y[part], self.loss) * (len(self.X[part]) / len(self.X))
 
     def value(self, theta: Tensor) -> float:
-        """The loss itself."""
+        """The loss with σ_a itself, kinks included."""
         with torch.no_grad():
             total = sum(float(self.run(theta, part, lambda _, Z, a: plain(Z, a))) for part in self.parts())
             return total + self.ridge * float(theta @ theta)
 
     @torch.no_grad()
     def z(self, theta: Tensor, replacement: OfRows) -> list[Tensor]:
-        """What each activation is applied to, where it is computed by ``replacement`` (place, z, a, rows)."""
+        """The argument of each activation, where ``replacement`` (place, z, a, rows) computes the activations."""
         found: list[list[Tensor]] = [[] for _ in self.kinds]
         for part in self.parts():
 
@@ -126,7 +126,7 @@ class Kinked:
     def tangents(
         self, theta: Tensor, slopes: Sequence[Tensor], offsets: Sequence[Tensor], direction: Tensor
     ) -> list[Tensor]:
-        """How fast each z changes along ``direction``, for fixed slopes."""
+        """Directional derivative of each z along ``direction``, for fixed slopes."""
         load_forward_mode()
         found: list[list[Tensor]] = [[] for _ in self.kinds]
         for part in self.parts():

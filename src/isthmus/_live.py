@@ -1,4 +1,4 @@
-"""The record of a running computation: what its progress bar is told, appended to a file that others may follow.
+"""The record of a running computation: every report of progress, appended to a file that others may follow.
 
 One JSON object a line. ``kind`` is ``"start"`` (what is run), ``"step"`` (how far it is) or ``"end"`` (how it ended);
 a computation that was killed and started again has several starts in one file. The time of the file is its sign of
@@ -40,7 +40,7 @@ _LONGEST = 2000
 
 
 def progress_folder(folder: Path) -> Path:
-    """Where a Run that is not finished keeps its record: beside its folder, which is always complete."""
+    """Folder of the record of an unfinished Run: beside the Run's own folder, which is always complete."""
     return folder.parent / f".{folder.name}.progress"
 
 
@@ -118,7 +118,7 @@ class LiveRecord:
         self._close()
 
     def beside(self, factory: ProgressFactory) -> ProgressFactory:
-        """The same progress, also recorded."""
+        """A progress bar that writes to this record as well."""
 
         @contextlib.contextmanager
         def both(total: int | None, label: str) -> Iterator[Progress]:
@@ -132,7 +132,7 @@ class LiveRecord:
         return both
 
     def step(self, label: str, done: int, total: int | None, numbers: Mapping[str, float]) -> None:
-        """Write a line, or keep it until it is time for one: of those between two the last is kept."""
+        """Write a line, at most one in every interval: of several the last is written."""
         with self._lock:
             if self._file is None:
                 self._warn()
@@ -166,7 +166,7 @@ class LiveRecord:
         self._pulse.start()
 
     def _open(self) -> bool:
-        """Open for appending; whether the last line has no end."""
+        """Open for appending; True if the last line is torn."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         self._file = _steps(self.path).open(flags)
         self._size = os.fstat(self._file).st_size
@@ -200,7 +200,7 @@ class LiveRecord:
         self._put((json.dumps({**head, **line}, allow_nan=False) + "\n").encode())
 
     def _put(self, data: bytes) -> None:
-        """One call of the system for a line: no reader sees two writers' lines mixed."""
+        """Write a line in one system call, so that lines of two writers are not mixed."""
         with self._lock:
             if self._file is None:
                 return
@@ -248,8 +248,8 @@ class LiveRecord:
         # Here and not where it happened: that may be another thread.
         if self._problem and not self._warned:
             self._warned = True
-            told = f"the live record {shown(self.path)} cannot be written ({self._problem}); all else goes on"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
+            message = f"the live record {shown(self.path)} cannot be written ({self._problem}); all else goes on"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 class _Recorded:

@@ -138,7 +138,7 @@ def has_heavy_tails(column: Array) -> bool:
 
 
 def numbers_rows(column: Array) -> bool:
-    """Whether a column does nothing but number the rows: whole numbers, all different, sorted or without a gap."""
+    """Whether a column only numbers the rows: whole numbers, all different, sorted or without a gap."""
     if len(column) < FEWEST_NUMBERED or not np.isfinite(column).all() or (column != np.round(column)).any():
         return False
     steps = np.diff(column)

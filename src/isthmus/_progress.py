@@ -10,14 +10,14 @@ from typing import Any, Protocol, TextIO
 
 
 class Progress(Protocol):
-    """What a computation reports to."""
+    """A progress bar, as the computation sees it."""
 
     def advance(self, steps: int = 1, **numbers: float) -> None:
         """Say that ``steps`` more are done; ``numbers`` (loss, rank, …) are shown beside them."""
         ...
 
 
-#: What an experiment is given: ``with progress(total, label) as bar: bar.advance()``.
+#: What makes one: ``with factory(total, label) as bar: bar.advance()``; a total of None is unknown.
 ProgressFactory = Callable[[int | None, str], AbstractContextManager[Progress]]
 
 
@@ -67,15 +67,20 @@ def progress(
 
 @contextmanager
 def silent(total: int | None, label: str) -> Iterator[Progress]:  # noqa: ARG001
-    """The same interface, showing nothing: what the library does unless asked."""
+    """A progress bar that shows nothing, the default of the library."""
     yield Quiet()
 
 
+def shown(wanted: bool | ProgressFactory) -> ProgressFactory:
+    """What ``progress=`` of a public function means: True shows it on stderr, a callable is used in its place."""
+    return wanted if callable(wanted) else (progress if wanted else silent)
+
+
 class Quiet:
-    """Shows nothing."""
+    """A progress bar that shows nothing."""
 
     def advance(self, steps: int = 1, **numbers: float) -> None:
-        """Nothing."""
+        """Ignore the report."""
 
 
 class _Bar:
@@ -112,7 +117,7 @@ class _Lines:
 
     def close(self) -> None:
         if self._printed:
-            # The rank that was tried last is not the answer, nor is its error.
+            # The last numbers of a search are those of the rank tried last, which need not be the answer.
             numbers = "" if "rank" in self._numbers else _numbers(self._numbers)
             self._write(f"done in {duration(self._clock() - self._start)}", numbers)
 
@@ -121,7 +126,7 @@ class _Lines:
         return (now - self._start) * remaining / max(self._done, 1)
 
     def _write(self, end: str, numbers: str = "") -> None:
-        # Totals may be guesses: beyond one of them there is none.
+        # A total may be an estimate: once it is exceeded, only the count is shown.
         count = f"{self._done}/{self._total}" if self._total and self._done <= self._total else f"{self._done}"
         parts = [count, numbers, end]
         print(f"{self._label}: " + ", ".join(part for part in parts if part), file=self._out, flush=True)

@@ -1,4 +1,4 @@
-"""What every verb returns, as those see it who show it: an answer, why, tables and a plot.
+"""The protocol of all results, from which terminal, notebook and report are drawn: answer, reasons, tables, plot.
 
 Report, notebook and terminal are renderers of this one protocol: none of them repeats a threshold or a rule.
 """
@@ -19,7 +19,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that a report sorts and gives away as CSV.
+    """A table that a report can sort and save as CSV.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Result(Protocol):
 
     @property
     def sentence(self) -> str:
-        """The answer."""
+        """The answer in one sentence."""
         ...
 
     @property
@@ -77,5 +77,5 @@ class Result(Protocol):
         ...
 
     def plot(self) -> Any:
-        """A matplotlib figure."""
+        """The result as a matplotlib figure."""
         ...

@@ -6,10 +6,11 @@ line shows them in its help.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-#: λ where `ridge` is "auto" and nothing is chosen: of autoencoders, whose rank is one at a resolution.
+#: λ where `resolution` is "auto" and nothing is chosen: of autoencoders, whose rank is one at a resolution.
 STRENGTH = 0.01
 
 #: The first λ that is tried where it is chosen by the held-out error.
@@ -26,7 +27,53 @@ def _setting(default: Any, kind: type, help: str, **allowed: Any) -> Any:  # noq
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How :func:`isthmus.discover` looks for the rank; each is one of its arguments, and explained there."""
+    """How :func:`isthmus.discover` looks for the rank: each is one of its arguments.
+
+    Parameters
+    ----------
+    rank : "auto" or int
+        A number fixes the rank; the verdict is then ``"given"``.
+    max_rank : int, optional
+        The largest rank to look for; by default what the data allow, at most 15.
+    depth, width : int
+        Layers of the network, an even number, and neurons in each.
+    activation : {"auto", "smooth", "kinked"}
+        SiLU, or ReLU; "auto" is SiLU, but ReLU for classes, whose boundaries have kinks. Where the reference learners
+        predict clearly better, the other one is tried too.
+    resolution : "auto" or float
+        A coordinate must explain at least about this share of the outputs' variance (the labels' entropy): λ, relative
+        to the cost of the best constant. "auto" is 0.01 for an autoencoder, and otherwise what predicts held-out rows
+        best: of numbers 0.001, then 0.0001 and 0.00001 as long as the error falls by a tenth, or 0.01; of classes the
+        largest of 0.1, 0.03 and 0.01 that does about as well as any. A note says which.
+    replicas : int
+        Further trainings from other seeds, on other divisions, at other depths, of the ranks on which the answer hangs;
+        the verdict needs them to agree.
+    steps : int
+        Quasi-Newton steps after each narrowing, and the measure of all others; training goes on to 2.5 times as many
+        where the loss still falls. Before them, from random weights, 1.2 times as many passes of Adam over the rows.
+    learning_rate, init_scale : float
+        Of the Adam steps before, and of the initial weights. The answer does not depend on them.
+    max_samples : int
+        Training rows beyond this number are used only for the last fit.
+    missing : {"error", "median"}
+        What to do with NaN, and masked entries, in X; the medians are kept for new rows, and a note says how many were
+        filled in.
+    loss : {"mse", "cross_entropy"}
+        Squared error, or log loss of class labels. Held-out errors are relative to the variance of the outputs, or to
+        the entropy of the labels, and so is the resolution. Each class is divided for itself. The probabilities of the
+        answer are calibrated: logits are divided by a temperature fitted on the rows held out.
+    units : {"auto", "own", "common"}
+        Columns divided by their own standard deviation, or all by one number: for columns of one unit (pixels, a
+        spectrum), where a column that hardly varies should hardly count. "auto" is "own", and where many columns vary
+        about as much as their neighbours, or more than 256 inputs are given, what a quick kernel regression predicts
+        best with; of these inputs it may keep a part. A note says so. Autoencoders are scaled with "own".
+    input_noise : float
+        Noise that is added to the inputs in the last fit, to up to four copies of each row, while outputs are left
+        alone: the maps learn to undo it, the rank is not touched. In units of what one coordinate carries: its
+        standard deviation in every direction is this many times (variance/rank)^½. For autoencoders.
+    seed : int
+        Of weights and divisions.
+    """
 
     rank: int | str = _setting("auto", int, "Do not look for the rank: take this one.", low=1)
     max_rank: int | None = _setting(None, int, "The largest rank to look for; by default at most 15.", low=1)
@@ -35,7 +82,7 @@ class Settings:
     activation: str = _setting(
         "auto", str, "SiLU, or ReLU; auto: SiLU but for classes.", choices=("auto", "smooth", "kinked")
     )
-    ridge: float | str = _setting(
+    resolution: float | str = _setting(
         "auto",
         float,
         "The share of variance a coordinate must explain; auto: what predicts best.",
@@ -99,10 +146,10 @@ class Settings:
 
     @property
     def strength(self) -> float:
-        """λ, or where it is chosen the first that is tried."""
-        if isinstance(self.ridge, str):
+        """λ, or where it is chosen from the data the first that is tried."""
+        if isinstance(self.resolution, str):
             return FIRST_STRENGTH if self.smooth else STRENGTH
-        return self.ridge
+        return self.resolution
 
     @property
     def passes(self) -> int:
@@ -111,8 +158,21 @@ class Settings:
 
     @property
     def first(self) -> int:
-        """Quasi-Newton steps after these."""
+        """Quasi-Newton steps after the Adam steps, from random weights."""
         return 2 * self.steps
+
+
+#: Names of the version before.
+_FORMER = {"ridge": "resolution"}
+
+
+def present_name(who: str, name: str) -> str:
+    """The present name of a setting; a name of the version before gives a warning."""
+    if name not in _FORMER:
+        return name
+    now = _FORMER[name]
+    warnings.warn(f"{who}: `{name}` is now called `{now}`; the old name goes in the next version.", FutureWarning, 3)
+    return now
 
 
 _FIELDS = {one.name: one for one in fields(Settings)}

@@ -120,8 +120,8 @@ def _without(frame: pd.DataFrame, na_values: Sequence[str | float]) -> pd.DataFr
         columns[name] = column.where(~lost) if lost.any() else column
         gone += int(lost.sum())
     found = pd.DataFrame(columns)
-    told = f"read {_counted(gone, 'cell')} as missing: {_listed(sorted(texts))}"
-    found.attrs = {**frame.attrs, "isthmus_notes": (*frame.attrs.get("isthmus_notes", ()), told)}
+    remark = f"read {_counted(gone, 'cell')} as missing: {_listed(sorted(texts))}"
+    found.attrs = {**frame.attrs, "isthmus_notes": (*frame.attrs.get("isthmus_notes", ()), remark)}
     return found
 
 
@@ -395,8 +395,8 @@ def _read_workbook(handle: Any, label: str, limit: int) -> pd.DataFrame:
     csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([*row, *[None] * (width - len(row))] for row in rows)
     frame = _read_text(text.getvalue().encode(), label, ".", separator=",")
     if len(titles) > 1:
-        told = f"read the first sheet, {shown(titles[0], 40)}; {_counted(len(titles) - 1, 'other')} left out"
-        frame.attrs["isthmus_notes"] = (*frame.attrs["isthmus_notes"], told)
+        note = f"read the first sheet, {shown(titles[0], 40)}; {_counted(len(titles) - 1, 'other')} left out"
+        frame.attrs["isthmus_notes"] = (*frame.attrs["isthmus_notes"], note)
     return frame
 
 

@@ -157,7 +157,7 @@ def load(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> An
 
     An ``nn.Sequential`` comes back in evaluation mode.
 
-    Safe on files from strangers: no code in them is run, only whitelisted kinds are built, and no more memory
+    Safe on files from untrusted sources: no code in them is run, only whitelisted kinds are built, and no more memory
     is taken than a small multiple of the file's size. Anything wrong is an ``IsthmusError``: ``DataError`` if
     the file cannot be read or is larger than ``max_bytes``, ``FileFormatError`` if its content is not right.
     The hashes inside guard against damage; they do not prove who wrote the file.

@@ -82,7 +82,7 @@ def writer(target: Any, prefix: str = "isthmus/") -> Callable[[Snapshot], Any]:
 
 
 class _Recorder:
-    """What both callbacks do: a Monitor that is told the steps, and the snapshots that are due."""
+    """What both callbacks do: they count steps for a Monitor, and hand on its new snapshots."""
 
     def __init__(
         self, X: Any, every: int, submodule: str, on_snapshot: Callable[[Snapshot], Any] | None, options: dict[str, Any]
@@ -94,7 +94,7 @@ class _Recorder:
 
     @property
     def history(self) -> History:
-        """What was recorded so far."""
+        """The History recorded so far."""
         return History(()) if self._monitor is None else self._monitor.history
 
     def _begin(self, module: nn.Module, step: int, on_snapshot: Callable[[Snapshot], Any]) -> None:

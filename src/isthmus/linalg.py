@@ -1,4 +1,4 @@
-"""Linear algebra shared by everything above: sign-fixed SVD, toleranced rank, pseudo-determinant."""
+"""Linear algebra: SVD with fixed signs, numerical rank, pseudo-determinant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isthmus._checks import as_tensor, check_integer, check_number, fail
 
-#: Bytes that a chunked computation may hold in one intermediate, unless told otherwise.
+#: Bytes that a chunked computation may hold in one intermediate, unless given.
 CHUNK_BYTES = 2**28
 #: Of one product in a chain of them: about what the cache of a core holds.
 CACHE_BYTES = 2**21
@@ -40,7 +40,7 @@ def singular_values(A: Any) -> Tensor:
 
 
 def thin_svd(A: Tensor, *, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """``torch.linalg.svd``, by the slower and surer QR iteration where divide and conquer does not converge.
+    """``torch.linalg.svd``, by the slower, more robust QR iteration where divide and conquer does not converge.
 
     It fails on rare finite matrices, such as those with clusters of singular values near rounding.
     """

@@ -54,7 +54,7 @@ _MAX_FIGURE = 2**28
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one statement of a paper, or of a condition of ours that stands beside the statements.
+    """How one statement of a paper, or a condition for it, came out.
 
     Parameters
     ----------
@@ -185,12 +185,12 @@ class Run:
 
     @property
     def conditions(self) -> tuple[Outcome, ...]:
-        """Outcomes that stand beside them."""
+        """Outcomes that are conditions of the statements, such as a training that converged."""
         return tuple(o for o in self.outcomes if o.kind == "condition")
 
     @property
     def verdict(self) -> str:
-        """The status."""
+        """The status of the run, as all results call it."""
         return self.status
 
     @property
@@ -214,7 +214,7 @@ class Run:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What did not come out, and why."""
+        """The statements that did not come out as stated, and why."""
         other = (o for o in self.statements if o.status != "agrees")
         return tuple(f"{o.name}: {o.reason}" if o.reason else o.name for o in other)
 
@@ -243,7 +243,7 @@ class Run:
         return [one for one in found if one.rows]
 
     def plot(self, figure: Figure | None = None) -> Figure:
-        """The picture that is kept, or the sentence alone where there is none, on a matplotlib figure."""
+        """The kept picture on a matplotlib figure, or the sentence where there is no picture."""
         from matplotlib.image import imread
 
         from isthmus.plotting.draw import sheet
@@ -429,7 +429,7 @@ def _mapping(path: Inside, name: str) -> dict[str, Any]:
 
 
 def _is_run(folder: Inside) -> bool:
-    """Whether the folder was written by us: all files there, and a configuration of a schema we can name."""
+    """Whether the folder holds a Run: all its files, and a configuration of a known schema."""
     try:
         complete = all(folder.is_file(name) for name in _REQUIRED)
         return complete and {"schema", "experiment", "parameters"} <= set(_mapping(folder, CONFIG))

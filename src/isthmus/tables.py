@@ -1,4 +1,4 @@
-"""Tables as people have them: text, Parquet and NumPy files read strictly, then columns chosen by name."""
+"""Tables: text, Parquet and NumPy files read strictly, then columns chosen by name."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def exclude_columns(frame: pd.DataFrame, patterns: str | Sequence[str]) -> pd.Da
     place = _places(who, frame)
     gone = set(_matching(who, "exclude", patterns, place))
     rest = frame.iloc[:, [j for name, j in place.items() if name not in gone]]
-    told = f"left out {_counted(len(gone), 'column')} as asked: {_listed([n for n in place if n in gone])}"
-    rest.attrs = {**frame.attrs, "isthmus_notes": (*frame.attrs.get("isthmus_notes", ()), told)}
+    note = f"left out {_counted(len(gone), 'column')} as asked: {_listed([n for n in place if n in gone])}"
+    rest.attrs = {**frame.attrs, "isthmus_notes": (*frame.attrs.get("isthmus_notes", ()), note)}
     return rest
 
 

@@ -58,7 +58,7 @@ def test_quadrants_meet_until_the_biases_move():
 def test_the_plane_agrees_with_walks_around_cells(seed):
     subject = classifier([2, 8, 8, 4], seed)
     low, high = subject.X.amin(0), subject.X.amax(0)
-    picture = tripoints(subject.net, torch.stack([low, high], 1).tolist(), resolution=96)
+    picture = tripoints(subject.net, torch.stack([low, high], 1).tolist(), points=96)
     if picture.state == "computed" and len(picture.classes) > 2:
         found = verdict("C-rank-15", subject.replace(known={"rank": 1, "shift": 0.0}))
         assert (found.status == "fails") == (len(picture.tripoints) > 0)

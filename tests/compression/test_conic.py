@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from isthmus import IsthmusError, _cone
+from isthmus import IsthmusError
 from isthmus._cone import eliminate
 from isthmus.compression import _on_data as conic
 from isthmus.compression._draft import Draft
@@ -185,11 +185,10 @@ def test_eliminate_keeps_the_sum_and_stops_at_independence():
 
 
 @pytest.mark.parametrize("block", [4, 16, 1000])
-def test_block_by_block(block, monkeypatch):
+def test_block_by_block(block):
     """Also when a block is smaller than the number of independent vectors."""
-    monkeypatch.setattr(_cone, "BLOCK", block)
     points, costs = gaussian(120, 10), gaussian(120, seed=1).abs()
-    shares = eliminate(points, costs)
+    shares = eliminate(points, costs, block=block)
     assert int((shares > 0).sum()) == 10 == int(numerical_rank(points[shares > 0])) and bool((shares >= 0).all())
     assert_close(shares @ points, points.sum(0))
     assert float(shares @ costs) < float(costs.sum())

@@ -101,7 +101,7 @@ def test_negative_values_without_shift_are_refused_and_differ():
 
 
 def test_the_norm_over_depth_tends_to_k():
-    # Gate 4: slope and intercept of ‖θ‖² in L, by a fit.
+    # Slope and intercept of ‖θ‖² in L, by a fit.
     depths = np.array([5, 10, 20, 50, 100, 200])
     X = gaussian(50, 6, seed=1)
     for k in (1, 3, 5):

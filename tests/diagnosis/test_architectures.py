@@ -185,7 +185,7 @@ def test_a_convolution_of_known_spectrum():
 
 
 def agree(experiment: RankFigure1, **options) -> None:
-    """A network trained as in step 2 has the rank that ``discover`` finds from its data."""
+    """A trained network has the rank that ``discover`` finds from its data."""
     net, X, _ = experiment.solve(silent)
     problem = problems.teacher(
         d_in=experiment.d_in,

@@ -213,7 +213,7 @@ def test_buffers_keep_their_identity_and_gradients_flow_inside():
 def test_a_failing_forward_is_named():
     module, X = mlp()
     with pytest.raises(
-        IsthmusError, match=r"diagnose: `module` must run on `X`. Got \(float32 \(40, 5\)\) → RuntimeError: .* Pass `X`"
+        IsthmusError, match=r"diagnose: `net` must run on `X`. Got \(float32 \(40, 5\)\) → RuntimeError: .* Pass `X`"
     ) as caught:
         run_hooked(module, [((X[:, :5],), {})], [""], quietly)
     assert isinstance(caught.value.__cause__, RuntimeError)

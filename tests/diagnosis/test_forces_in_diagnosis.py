@@ -6,7 +6,7 @@ import torch
 
 from isthmus import diagnose
 from isthmus.claims import CLAIMS
-from isthmus.diagnosis import _whole as whole
+from isthmus.diagnosis._whole import FORCE_WIDTH
 from isthmus.measures import forces
 from isthmus.report.diagnosis_page import page_of
 from tools import assert_close, gaussian, random_net
@@ -24,9 +24,8 @@ def test_forces_of_a_stationary_network():
     assert len(next(table for table in tables if table.key == "forces").rows) == len(told)
 
 
-def test_forces_are_left_out_of_what_is_too_wide_or_shallow(monkeypatch):
-    monkeypatch.setattr(whole, "FORCE_WIDTH", 4)
-    assert diagnose(random_net([3, 5, 2]), gaussian(9, 3)).whole["forces"] == []
+def test_forces_are_left_out_of_what_is_too_wide_or_shallow():
+    assert diagnose(random_net([3, FORCE_WIDTH + 1, 2]), gaussian(9, 3)).whole["forces"] == []
     assert diagnose(random_net([3, 2]), gaussian(9, 3)).whole.get("forces", []) == []
 
 

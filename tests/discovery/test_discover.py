@@ -355,7 +355,7 @@ def test_groups_and_time(line):
     "bad",
     [
         {"rank": 0}, {"rank": "two"}, {"rank": True}, {"max_rank": 0}, {"depth": 3}, {"depth": 5}, {"width": 1},
-        {"ridge": 0.0}, {"ridge": 2.0}, {"ridge": "small"}, {"steps": 0}, {"replicas": -1}, {"seed": -1},
+        {"resolution": 0.0}, {"resolution": 2.0}, {"resolution": "small"}, {"steps": 0}, {"replicas": -1}, {"seed": -1},
         {"missing": "drop"}, {"max_samples": 1}, {"learning_rate": 0.0}, {"init_scale": float("nan")},
         {"init_scale": 1e12},
     ],

@@ -26,12 +26,19 @@ ALIASES = {"random_state": "seed", "noise": "input_noise"}
 ESTIMATORS = [isthmus.BottleneckRegressor, isthmus.BottleneckClassifier, isthmus.BottleneckAutoencoder]
 
 
-def test_the_function_shows_and_explains_every_setting():
+def test_the_function_shows_what_people_use_and_names_every_setting():
     shown = inspect.signature(discover).parameters
-    assert {name: shown[name].default for name in DEFAULTS} == DEFAULTS
-    assert all(one.kind is one.KEYWORD_ONLY for name, one in shown.items() if name in DEFAULTS)
-    explained = re.findall(r"^(\w+(?:, \w+)*) : ", inspect.getdoc(discover) or "", re.MULTILINE)
-    assert set(DEFAULTS) <= {name for line in explained for name in line.split(", ")}
+    assert len(shown) <= 14
+    named = set(re.findall(r"``(\w+)``", inspect.getdoc(discover) or ""))
+    assert named | set(shown) >= set(DEFAULTS)
+    explained = re.findall(r"^(\w+(?:, \w+)*) : ", inspect.getdoc(Settings) or "", re.MULTILINE)
+    assert [name for line in explained for name in line.split(", ")] == list(DEFAULTS)
+
+
+def test_the_former_name_is_taken_with_a_warning():
+    warned = pytest.warns(FutureWarning, match="`ridge` is now called `resolution`")
+    with warned, pytest.raises(IsthmusError, match="`resolution` must be"):
+        discover(np.zeros((3, 2)), np.zeros((3, 2)), ridge=2.0)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -40,16 +47,17 @@ def test_estimators_have_the_same_defaults(estimator):
     shared = set(given) & set(DEFAULTS)
     assert {name: given[name] for name in shared} == {name: DEFAULTS[name] for name in shared}
     assert shared >= set(DEFAULTS) - {"loss", "input_noise"}
-    assert set(given) - shared == {"cv", "n_jobs", "verbose"}
+    assert set(given) - shared == {"cv", "n_jobs", "verbose", "ridge"}
 
 
 def test_the_command_has_the_same_defaults_and_help():
     command: Any = get_command(app)
     options = {one.name: one for one in command.commands["discover"].params}
-    for name in ("max_rank", "rank", "depth", "width", "activation", "units", "ridge", "replicas", "seed"):
+    for name in ("max_rank", "rank", "depth", "width", "activation", "units", "resolution", "replicas", "seed"):
         assert options[name].help == HELP[name]
         numbers = KINDS[name] is not str and DEFAULTS[name] == "auto"
         assert options[name].default == (None if numbers else DEFAULTS[name])
+    assert options["ridge"].hidden  # the former name of the resolution
 
 
 def test_every_loss_is_allowed():
@@ -59,8 +67,8 @@ def test_every_loss_is_allowed():
 
 
 def test_values_are_checked_and_plain():
-    kept = Settings(depth=np.int64(6), ridge=1, seed=np.uint8(3))
-    assert (kept.depth, kept.ridge, kept.strength, kept.seed) == (6, 1.0, 1.0, 3)
+    kept = Settings(depth=np.int64(6), resolution=1, seed=np.uint8(3))
+    assert (kept.depth, kept.resolution, kept.strength, kept.seed) == (6, 1.0, 1.0, 3)
     assert all(type(getattr(kept, name)) in (kind, str, type(None)) for name, kind in KINDS.items())
     assert (Settings().strength, Settings(loss="cross_entropy").strength) == (FIRST_STRENGTH, STRENGTH)
     assert Settings(activation="kinked").strength == STRENGTH

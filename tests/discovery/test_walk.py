@@ -146,7 +146,7 @@ def test_small_weights_that_collapse_are_started_again():
     problem = problems.teacher(d_in=6, rank=2, d_out=6, samples=200, noise=0.05, seed=SEED)
     task = make_task(problem.X, problem.Y, Settings())
     data = task.data(0)[0]
-    small = context_of(data, Settings(depth=8, width=16, ridge=0.05, steps=10, init_scale=0.1))
+    small = context_of(data, Settings(depth=8, width=16, resolution=0.05, steps=10, init_scale=0.1))
     assert _from_random(small, WIDE, 0, 0.1, 1.0).cost > COLLAPSED
     again = _fresh(small, WIDE)
     assert again.cost < COLLAPSED

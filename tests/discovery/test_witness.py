@@ -21,7 +21,7 @@ def asked():
     task = linear(d_in=5, d_out=5, rank=2, samples=60)
     net = LeakyResNet(5, 5, 8, 6, 3.0, generator=generator(0))
     before = {k: v.clone() for k, v in net.state_dict().items()}
-    found = discover(task.X, task.Y, network=net, **QUICK)
+    found = discover(task.X, task.Y, net=net, **QUICK)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     return task, found
 
@@ -51,4 +51,4 @@ def test_what_is_no_network_of_these_data():
         (nn.Linear(5, 4), r"shape \(2, 4\)"),
     ):
         with pytest.raises(IsthmusError, match=said):
-            discover(task.X, task.Y, network=wrong, **QUICK)
+            discover(task.X, task.Y, net=wrong, **QUICK)

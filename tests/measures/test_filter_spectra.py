@@ -42,7 +42,7 @@ CASES = [
 @pytest.mark.parametrize(("size", "taps"), CASES)
 @pytest.mark.parametrize(("out", "inner"), [(2, 3), (3, 1)])
 def test_the_svd_of_the_circulant_matrix(size, taps, out, inner):
-    """Gate 5: equal to 1e-10, every value as often as it occurs; and by the norm of each frequency."""
+    """Equal to 1e-10, every value as often as it occurs; and by the norm of each frequency."""
     W = gaussian(out, inner, *taps, seed=sum(size) + out)
     found = filter_spectra(W, size)
     truth = np.linalg.svd(circulant(W, size), compute_uv=False)

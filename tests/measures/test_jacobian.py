@@ -1,4 +1,4 @@
-"""Gate 2: the Jacobian by masked products against vmap(jacrev)."""
+"""The Jacobian by masked products against vmap(jacrev)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gate 3: the cost of linear and diagonal networks against closed forms and against minimisation."""
+"""The cost of linear and diagonal networks against closed forms and against minimisation."""
 
 from __future__ import annotations
 

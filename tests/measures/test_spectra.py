@@ -36,7 +36,7 @@ def test_non_finite_weights_are_named():
 @pytest.mark.parametrize("of", ["preactivations", "activations"])
 def test_representations_by_svd(samples, centered, of):
     trace = random_net([3, 6, 6, 2]).trace(gaussian(samples, 3))
-    for s, A in zip(representation_spectra(trace, centered=centered, of=of), getattr(trace, of)):
+    for s, A in zip(representation_spectra(trace, centered=centered, kind=of), getattr(trace, of)):
         A = A.numpy() - (A.numpy().mean(0) if centered else 0.0)
         # A spectrum that is zero by theory (one sample less) is zero up to the size of A.
         assert_close(
@@ -53,7 +53,7 @@ def test_small_singular_values_survive():
     s = torch.tensor([1.0, 1e-6, 1e-11], dtype=torch.float64)
     A = orthogonal(100, 3) * s @ orthogonal(3, 3, seed=1).mT
     net = linear_net([1.0, 1.0, 1.0], [3, 3])
-    found = representation_spectra(net.trace(A), centered=False, of="activations")[0]
+    found = representation_spectra(net.trace(A), centered=False, kind="activations")[0]
     assert_close(found * 10, s, rtol=1e-4, reason="condition number 1e11 leaves 5 digits")
 
 
@@ -61,15 +61,15 @@ def test_constant_columns():
     A = gaussian(50, 4)
     A[:, 1] = 7.0
     trace = random_net([4, 3]).trace(A)
-    (s,) = representation_spectra(trace, of="activations")
+    (s,) = representation_spectra(trace, kind="activations")
     assert s[-1] < 1e-14
-    (raw,) = representation_spectra(trace, of="activations", centered=False)
+    (raw,) = representation_spectra(trace, kind="activations", centered=False)
     assert raw[-1] > 0.1
 
 
 def test_refused_kind():
     with pytest.raises(IsthmusError, match="preactivations"):
-        representation_spectra(random_net([3, 2]).trace(gaussian(4, 3)), of="outputs")
+        representation_spectra(random_net([3, 2]).trace(gaussian(4, 3)), kind="outputs")
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=9), st.sampled_from([1e-150, 1e-3, 1.0, 1e60]))

@@ -56,9 +56,7 @@ def test_three_sectors_meet_once(turn):
 @pytest.mark.parametrize("degrees", [1.0, 5.0, 20.0])
 @pytest.mark.parametrize("turn", np.linspace(0.0, 6.0, 4))
 def test_narrow_sectors(turn, degrees):
-    found = tripoints(
-        sectors(*np.mod([turn, turn + math.radians(degrees), turn + 3.5], 2 * math.pi)), BOX, resolution=64
-    )
+    found = tripoints(sectors(*np.mod([turn, turn + math.radians(degrees), turn + 3.5], 2 * math.pi)), BOX, points=64)
     assert found.meeting == ((0, 1, 2),)
     assert_close(found.tripoints, [[0.1234, -0.0567]], atol=2e-6, reason=PIXEL)
 
@@ -76,7 +74,7 @@ def test_many_sectors_on_a_line_of_the_grid_meet_once(centre, count):
     """Two of the cells around the centre show it, each with some of the classes."""
     angles = 2 * math.pi * np.arange(count) / count + 0.1
     rays = np.stack([np.cos(angles), np.sin(angles)])
-    found = tripoints(lambda P: (P - np.array(centre)) @ rays, BOX, resolution=96)
+    found = tripoints(lambda P: (P - np.array(centre)) @ rays, BOX, points=96)
     assert found.meeting == (tuple(range(count)),) and found.state == "computed"
     assert_close(found.tripoints, [centre], atol=2e-6, reason=PIXEL)
 
@@ -138,17 +136,17 @@ def test_two_tripoints_in_a_cell_cancel_and_a_finer_grid_parts_them():
     fine = tripoints(bubble, BOX)
     assert fine.meeting == ((0, 1, 2), (0, 1, 2))
     assert_close(fine.tripoints[:, 0].sort().values, [0.26, 0.36], atol=2e-6, reason=PIXEL)
-    assert len(tripoints(bubble, BOX, resolution=8).tripoints) == 0
+    assert len(tripoints(bubble, BOX, points=8).tripoints) == 0
 
 
 def test_a_meeting_that_does_not_last_is_unresolved():
     """Boundaries that look crossed on a coarse grid only: many thin strips, of which bisection finds some."""
     rng = np.random.default_rng(0)
     order = rng.integers(0, 5, 150)
-    found = tripoints(lambda P: order[((P[:, 0] + 0.3 * P[:, 1] + 1.3) * 50).astype(int)], BOX, resolution=8)
+    found = tripoints(lambda P: order[((P[:, 0] + 0.3 * P[:, 1] + 1.3) * 50).astype(int)], BOX, points=8)
     assert found.state == "unresolved"
     assert len(found.unresolved) > 0 and len(found.tripoints) == 0
-    assert tripoints(strips(-0.5, 0.1, 0.6), BOX, resolution=64).state == "computed"
+    assert tripoints(strips(-0.5, 0.1, 0.6), BOX, points=64).state == "computed"
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
@@ -202,7 +200,7 @@ def test_four_inverted_s():
     t = np.linspace(-2.0, 2.0, 400)
     curve = np.stack([0.25 * np.sin(-2.5 * t), 0.5 * t], axis=1)
     trees = [KDTree(curve + [shift, 0.0]) for shift in (-0.75, -0.25, 0.25, 0.75)]
-    found = tripoints(lambda P: np.stack([-tree.query(P)[0] for tree in trees], 1), BOX, resolution=32, smallest=1e-3)
+    found = tripoints(lambda P: np.stack([-tree.query(P)[0] for tree in trees], 1), BOX, points=32, smallest=1e-3)
     assert len(found.tripoints) == 0
     assert found.adjacency.sum() == 6
 
@@ -218,7 +216,7 @@ def test_rank_one_classifiers_have_none(seed):
             values = g(torch.from_numpy(P))[:, 0].numpy()
         return np.searchsorted([-0.2, 0.1, 0.15], values)
 
-    found = tripoints(classify, BOX, resolution=64, smallest=1e-5)
+    found = tripoints(classify, BOX, points=64, smallest=1e-5)
     assert len(found.tripoints) == 0
 
 
@@ -228,7 +226,7 @@ def test_voronoi_vertices(seed):
     centres = np.random.default_rng(seed).uniform(-1, 1, (15, 2))
     expected = Voronoi(centres).vertices
     expected = expected[(np.abs(expected) < 1).all(1)]
-    found = tripoints(lambda P: -np.square(P[:, None] - centres).sum(2), BOX, resolution=128)
+    found = tripoints(lambda P: -np.square(P[:, None] - centres).sum(2), BOX, points=128)
     assert found.state == "computed"
     assert len(found.tripoints) == len(expected)
     matched = np.abs(found.tripoints.numpy()[:, None] - expected).max(2).min(1)
@@ -240,7 +238,7 @@ def test_random_networks_against_their_own_scores():
     count = 0
     for seed in range(6):
         net = random_net((2, 20, 5), seed=seed)
-        found = tripoints(net, BOX, resolution=64)
+        found = tripoints(net, BOX, points=64)
         assert found.state == "computed"
         for point, meet in zip(found.tripoints, found.meeting):
             scores = net(point[None])[0].detach()
@@ -287,7 +285,7 @@ def test_boxes_of_any_size_and_place(shift, scale):
     three = sectors(0.1, 2.3, 4.1)
     move = np.array(shift) * scale
     box = [(move[0] - scale, move[0] + scale), (move[1] - scale, move[1] + scale)]
-    found = tripoints(lambda P: three((P - move) / scale), box, resolution=32)
+    found = tripoints(lambda P: three((P - move) / scale), box, points=32)
     expected = (np.array([[0.1234, -0.0567]]) * scale + move) / scale
     assert_close(found.tripoints / scale, expected, atol=2e-6, reason=PIXEL)
 
@@ -298,8 +296,8 @@ def test_refused():
         tripoints(good, ((1.0, 0.0), (0.0, 1.0)))
     with pytest.raises(IsthmusError, match="box"):
         tripoints(good, (0.0, 1.0))
-    with pytest.raises(IsthmusError, match="resolution"):
-        tripoints(good, BOX, resolution=1)
+    with pytest.raises(IsthmusError, match="points"):
+        tripoints(good, BOX, points=1)
     with pytest.raises(IsthmusError, match="classify"):
         tripoints("good", BOX)
     with pytest.raises(IsthmusError, match="integer or a row of scores"):
@@ -313,8 +311,8 @@ def test_a_class_that_only_ties_has_no_interior():
         x = points[:, :1] + 0.3 * points[:, 1:]
         return np.concatenate([np.zeros_like(x), x, -x], axis=1)
 
-    found = tripoints(scores, BOX, resolution=64)
+    found = tripoints(scores, BOX, points=64)
     assert found.classes.tolist() == [1, 2] and len(found.tripoints) == 0 and found.state == "computed"
     # Where they tie on a region, it is one of the classes.
-    dead = tripoints(lambda points: np.maximum(scores(points) - 0.5, 0.0), BOX, resolution=64)
+    dead = tripoints(lambda points: np.maximum(scores(points) - 0.5, 0.0), BOX, points=64)
     assert dead.classes.tolist() == [0, 1, 2] and len(dead.tripoints) == 0

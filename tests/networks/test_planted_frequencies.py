@@ -1,4 +1,4 @@
-"""Gate 5: networks trained on a planted equivariant task keep its frequencies; others are told apart."""
+"""Networks trained on a planted equivariant task keep its frequencies; other networks are distinguished."""
 
 from __future__ import annotations
 

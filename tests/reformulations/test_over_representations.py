@@ -142,7 +142,7 @@ def test_reaches_descent_over_weights(task):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::isthmus.ConvergenceWarning")
 def test_reaches_training_over_weights(task):
-    """Gate 5: against the library's own training, which is given the time that it asks for."""
+    """Against the library's own training, which is given the time that it asks for."""
     X, Y = task
     ridge = 1e-2
     weights = []

@@ -22,7 +22,7 @@ from tools import generator
 
 def start(at, **more):
     base = {"kind": "start", "time": at, "pid": os.getpid(), "version": 1, "host": platform.node()}
-    return {**base, "sentence": "How many variables?", "command": "discover data.csv", "ridge": "auto", **more}
+    return {**base, "sentence": "How many variables?", "command": "discover data.csv", "resolution": "auto", **more}
 
 
 def step(at, done, total=100, label="discover", **numbers):

@@ -72,7 +72,7 @@ def test_nothing_is_computed_twice(tmp_path):
 
 def test_states(tmp_path, capsys):
     grid = {"does": ["well", "raise", "diverge"], "depth": [4, 5]}
-    found = sweep(Tiny, grid, out=tmp_path, engine=Inline(), show_progress=True)
+    found = sweep(Tiny, grid, out=tmp_path, engine=Inline(), progress=True)
     assert found.counts == {"done": 2, "diverged": 2, "failed": 2}
     assert "failed: ArithmeticError: depth 4 is cursed" in capsys.readouterr().err
     assert any("2 failed" in line for line in found.problems)
@@ -202,15 +202,15 @@ def test_f_bn_1_quick(tmp_path):
 def test_discover(tmp_path):
     task = isthmus.problems.linear(d_in=4, d_out=3, rank=1, samples=60)
     options = {"data": {"X": task.X, "Y": task.Y}, "base": {"replicas": 0, "steps": 8, "width": 8, "depth": 4}}
-    grid = {"ridge": ["auto", 0.1], "rank": "auto,1"}
+    grid = {"resolution": ["auto", 0.1], "rank": "auto,1"}
     found = sweep("discover", grid, out=tmp_path, engine=Inline(), **options)
-    assert found.names == ("ridge", "set_rank")
+    assert found.names == ("resolution", "set_rank")
     assert found.counts == {"done": 4}
     given_ = found.frame[found.frame["set_rank"] == 1]
     assert given_["rank"].tolist() == [1, 1]
     assert given_["verdict"].tolist() == ["given"] * 2
-    direct = isthmus.discover(task.X, task.Y, ridge=0.1, rank=1, **options["base"])
-    row = given_[given_["ridge"] == 0.1].iloc[0]
+    direct = isthmus.discover(task.X, task.Y, resolution=0.1, rank=1, **options["base"])
+    row = given_[given_["resolution"] == 0.1].iloc[0]
     assert row["held_out"] == direct.error
     other = {**options, "data": {"X": task.X + 1.0, "Y": task.Y}}
     with pytest.raises(IsthmusError, match="(?s)data: .* now.*The data are others"):

@@ -136,7 +136,7 @@ def test_a_damaged_run(tmp_path, damage, capsys):
     elif damage == "extra":
         (path / "figure.png").write_bytes(b"no picture of this run")
     kept = {name.name: name.read_bytes() for name in path.iterdir()}
-    found = sweep(Tiny, GRID, out=tmp_path, engine=(engine := Inline()), show_progress=True)
+    found = sweep(Tiny, GRID, out=tmp_path, engine=(engine := Inline()), progress=True)
     assert [task.keys for task in engine.tasks] == [(key,)]
     assert f"runs/{key}" in (told := capsys.readouterr().err)
     assert f"damaged/{key}-1" in told

@@ -10,15 +10,13 @@ from torch import nn
 
 from isthmus._progress import progress
 from isthmus.training import Phase
-from isthmus.training import _train as trainer
 from small import network, quiet, task
 
 PHASES = [Phase("adam", 30, 1e-3), Phase("lbfgs", 40)]
 
 
-def test_lines(capsys, monkeypatch):
-    monkeypatch.setattr(trainer, "progress", partial(progress, every=0.0))
-    quiet(network(), *task(), phases=PHASES, show_progress=True)
+def test_lines(capsys):
+    quiet(network(), *task(), phases=PHASES, progress=partial(progress, every=0.0))
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.strip().splitlines()
@@ -38,7 +36,7 @@ def test_phases_that_end_early_count_as_done():
     stream = io.StringIO()
     show = partial(progress, stream=stream, every=0.0)
     net = nn.Linear(4, 3).double()
-    result = quiet(net, *task(), phases=[Phase("lbfgs", 500)], show_progress=show)
+    result = quiet(net, *task(), phases=[Phase("lbfgs", 500)], progress=show)
     assert result.steps < 500
     last = stream.getvalue().strip().splitlines()[-1]
     assert "500/500" in last

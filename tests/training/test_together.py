@@ -297,7 +297,7 @@ def test_an_interrupt_keeps_what_there_is():
     plan = [Phase("adam", 10, 1e-3), Phase("lbfgs", 10)]
     places = [p.data_ptr() for net in nets for p in net.parameters()]
     with pytest.raises(KeyboardInterrupt):
-        together(nets, *task(), phases=plan, at_once=2, show_progress=Show)
+        together(nets, *task(), phases=plan, at_once=2, progress=Show)
     # Raised when the tenth step of the first was done: its last evaluated point is that before the tenth move, and
     # that of the second, whose tenth step was not done yet, the one before the ninth.
     for i, moves in ((0, 9), (1, 8)):

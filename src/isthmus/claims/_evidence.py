@@ -21,10 +21,10 @@ from isthmus.networks import FullyConnected
 from isthmus.objective import cost
 from isthmus.trace import Trace, activate
 
-#: Singular values of representations below this share of the largest are not told from what training leaves.
+#: Singular values of representations below this share of the largest are taken for residues of training.
 CUT = 1e-7
 
-#: What claims about minimisers need of a user.
+#: Arguments of `verify` that claims about minimisers need.
 TRAINING = "Y and ridge"
 
 
@@ -228,7 +228,7 @@ def off_kinks(trace: Trace) -> Tensor:
 def points_of(subject: Subject, *, points: int = POINTS) -> Points:
     """Choose the points and differentiate there; none where the Jacobian or the bound on its error overflows.
 
-    Once for a subject: many claims are about the same points, and Jacobians of wide networks are dear.
+    Once for a subject: many claims are about the same points, and Jacobians of wide networks are expensive.
     """
     if "points" not in subject.cache:
         subject.cache["points"] = _points_of(subject)
@@ -244,7 +244,7 @@ def _points_of(subject: Subject) -> Points:
     most = chunk_rows(POINTS, 24.0 * min(dims[0], dims[-1]) * max(dims), POINT_BYTES)
     candidates = some_rows(subject.X, 4 * most)
     whole = subject.trace(candidates)
-    # A trace has copies of the weights; that of these points is kept.
+    # The trace is cached: let it share the network's weights where its copies equal them.
     own = zip((W.detach() for W in net.Ws), whole.Ws)
     whole = replace(whole, Ws=tuple(W if W.dtype == V.dtype and torch.equal(W, V) else V for W, V in own))
     off = off_kinks(whole).nonzero()[:, 0]
@@ -399,7 +399,7 @@ def pulls(subject: Subject, trace: Trace, certificate: Stationarity) -> Pulls:
 
 
 def ridge_given(subject: Subject) -> Hypothesis:
-    """Its λ, without which there is no loss to speak of."""
+    """Whether a ridge and targets are given: without them there is no loss whose minimum could be meant."""
     given = bool(subject.ridge) and subject.Y is not None
     return Hypothesis.of("ridge > 0 given", given or None, "", supply="" if given else TRAINING)
 
@@ -423,7 +423,7 @@ def least_squares_minimum() -> Subject:
 
 
 def seeded(seed: int) -> torch.Generator:
-    """A source of random numbers."""
+    """A generator with this seed."""
     return torch.Generator().manual_seed(seed)
 
 

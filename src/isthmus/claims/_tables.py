@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def tables_of(found: Verdicts) -> list[Table]:
-    """Those that have rows."""
+    """The tables of verdicts; those without rows are left out."""
     judged = list(found.judged)
     every = [_table(judged), _parts(judged), _silent(found), _hypotheses(found), _statements(found)]
     return [one for one in every if one.rows]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from isthmus import _html
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._errors import DataError, IsthmusError
-from isthmus._progress import ProgressFactory, silent
+from isthmus._progress import ProgressFactory, shown
 from isthmus._result import Table
 from isthmus.claims._base import (
     CAUSES,
@@ -92,7 +92,7 @@ class Verdicts(Sequence[Verdict]):
 
     @property
     def judged(self) -> tuple[Verdict, ...]:
-        """Of the claims that apply."""
+        """Verdicts of the claims that apply."""
         return tuple(verdict for verdict in self.verdicts if verdict.status != "not applicable")
 
     @property
@@ -176,7 +176,7 @@ class Verdicts(Sequence[Verdict]):
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Everything as plain data for JSON."""
         return {
             "format": "isthmus.verdicts",
             "version": SCHEMA_VERSION,
@@ -189,7 +189,7 @@ class Verdicts(Sequence[Verdict]):
         }
 
     def to_json(self) -> str:
-        """The same as text."""
+        """:meth:`to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
 
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ class Verdicts(Sequence[Verdict]):
             for cause, found in self.silent.items()
             for what, ids in (found.items() if cause == "supply" else [("", sum(found.values(), []))])
         ]
-        return _html.result(self, _html.items(rest), _html.told(self.closing))
+        return _html.result(self, _html.items(rest), _html.prose(self.closing))
 
 
 def shortened(ids: Sequence[str]) -> str:
@@ -245,7 +245,7 @@ def verify(
     known: Mapping[str, Any] | None = None,
     k: int | None = None,
     claims: str | Sequence[str] | None = None,
-    progress: ProgressFactory = silent,
+    progress: bool | ProgressFactory = False,
 ) -> Verdicts:
     """Evaluate the theorems on a network: both sides of each, its hypotheses checked, and the margin that is left.
 
@@ -271,8 +271,8 @@ def verify(
         Rank at which bounds with k are judged; every k up to the rank of the Jacobians unless given.
     claims : str or sequence of str, optional
         Ids or globs, ``"C-bn-*"``; all unless given.
-    progress : callable, optional
-        As in ``train``.
+    progress : bool or callable, default False
+        Show on stderr how far it is, as in ``train``.
     """
     who = "verify"
     check_choice(who, "loss", loss, LOSSES)
@@ -341,16 +341,16 @@ def _of_a_path(subject: Subject) -> str:
     return f"{flow}: −(2/L̃)𝓗 is {rank:.3g}, constant to {drift(H):.0%}."
 
 
-def verify_samples(claims: str | Sequence[str] | None = None, *, progress: ProgressFactory = silent) -> Verdicts:
+def verify_samples(claims: str | Sequence[str] | None = None, *, progress: bool | ProgressFactory = False) -> Verdicts:
     """Evaluate each claim on its own sample, which meets the claim's hypotheses: none should fail."""
     return _run(chosen("verify", claims), lambda one: one.sample(), "each on its own sample", progress)
 
 
 def _run(
-    claims: list[Claim], subject_of: Callable[[Claim], Subject], about: str, progress: ProgressFactory
+    claims: list[Claim], subject_of: Callable[[Claim], Subject], about: str, progress: bool | ProgressFactory
 ) -> Verdicts:
     verdicts = []
-    with progress(len(claims), "verify") as bar:
+    with shown(progress)(len(claims), "verify") as bar:
         for one in claims:
             subject = subject_of(one)
             try:

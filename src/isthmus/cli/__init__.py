@@ -67,7 +67,7 @@ for _verb, _example in (
     (
         sweep_command,
         "Examples:  isthmus sweep F-bn-1 --set depth=4:30:2 --set ridge=1e-4:1e-1:log7 --seeds 3\n\n"
-        "isthmus sweep --data data.csv --target 'y*' --set depth=4:12:4 --set ridge=0.001,0.01,0.1",
+        "isthmus sweep --data data.csv --target 'y*' --set depth=4:12:4 --set resolution=0.001,0.01,0.1",
     ),
     (runs_command, "Example:  isthmus runs runs/sweep-F-bn-1 --state done --where 'rank>2' --sort norm"),
     (report, "Example:  isthmus report runs/demo --out report.html"),

@@ -29,7 +29,7 @@ class _PlainFlags:
 
 
 class Command(_PlainFlags, TyperCommand):
-    """A verb."""
+    """A subcommand whose help ends with its examples."""
 
 
 class _Group(_PlainFlags, TyperGroup):

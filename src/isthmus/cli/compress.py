@@ -57,7 +57,7 @@ def compress_command(
         float, typer.Option(metavar="SHARE", help="Outputs on X may move by this share of the largest.")
     ] = 0.0,
     check: Annotated[
-        Path | None, typer.Option(metavar="X2", help="Other inputs, on which the deviation is told too.")
+        Path | None, typer.Option(metavar="X2", help="Other inputs, on which the deviation is measured too.")
     ] = None,
     exclude: ExcludeInput = None,
     decimal: Decimal = DecimalMark.point,

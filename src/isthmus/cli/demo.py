@@ -113,12 +113,12 @@ def _print_truth(rank: int, true_rank: int, both: list[float]) -> None:
     out = console()
     right = rank == true_rank
     out.print()
-    told = f"The truth: {true_rank} hidden variables. " + ("Right." if right else f"Found {rank}.")
-    out.print(text(told, "bold green" if right else "bold yellow"))
-    told = "The coordinates are not the true ones"
+    sentence = f"The truth: {true_rank} hidden variables. " + ("Right." if right else f"Found {rank}.")
+    out.print(text(sentence, "bold green" if right else "bold yellow"))
+    sentence = "The coordinates are not the true ones"
     if right and min(both) >= SAME:
-        told = "The coordinates found are the true ones in other words"
+        sentence = "The coordinates found are the true ones in other words"
     elif right and both[1] >= SAME:
-        told = "The true variables follow from the coordinates found, which say a little more"
+        sentence = "The true variables follow from the coordinates found, which say a little more"
     numbers = f"found from true R² = {both[0]:.3f}, true from found R² = {both[1]:.3f}"
-    out.print(text(f"{told}: {numbers} (smooth regression, held out, the worst of them)."))
+    out.print(text(f"{sentence}: {numbers} (smooth regression, held out, the worst of them)."))

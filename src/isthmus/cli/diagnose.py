@@ -143,8 +143,8 @@ def print_diagnosis(found: Diagnosis, folder: Path) -> None:
     if "layers" in tables:
         out.print()
         print_table(out, tables["layers"], "← the isthmus")
-        told = "?: unclear; dimensions: of the centred representation; W: weights, J: Jacobian; negative: ‖[Z]₋‖²/‖Z‖²"
-        out.print(text(told), style="dim")
+        legend = "?: unclear; dimensions: of centred representations; W: weights, J: Jacobian; negative: ‖[Z]₋‖²/‖Z‖²"
+        out.print(text(legend), style="dim")
     for key in ("effective", "factors", "agreement-numbers"):
         if key in tables:
             out.print()
@@ -168,7 +168,7 @@ def print_diagnosis(found: Diagnosis, folder: Path) -> None:
 
 def _whole(found: Diagnosis) -> str:
     """Numbers of the whole network in one line."""
-    numbers, told = found.whole, [f"{found.samples} samples", f"{found.whole['parameters']} parameters"]
+    numbers, legend = found.whole, [f"{found.samples} samples", f"{found.whole['parameters']} parameters"]
     shown = {
         "norm_squared": "‖θ‖²",
         "norm_per_depth": "‖θ‖²/L",
@@ -178,5 +178,5 @@ def _whole(found: Diagnosis) -> str:
         "layer_imbalance": "imbalance of the layers",
         "output_depth": "effective depth by the outputs",
     }
-    told += [f"{label} {number(numbers[key])}" for key, label in shown.items() if numbers.get(key) is not None]
-    return " · ".join(told)
+    legend += [f"{label} {number(numbers[key])}" for key, label in shown.items() if numbers.get(key) is not None]
+    return " · ".join(legend)

@@ -40,7 +40,7 @@ class Missing(StrEnum):
 
 
 class Activation(StrEnum):
-    """Of the hidden layers."""
+    """Activations of the hidden layers."""
 
     auto = "auto"
     smooth = "smooth"
@@ -96,7 +96,8 @@ def discover_command(
     width: Annotated[int, typer.Option(help=HELP["width"])] = Settings.width,
     activation: Annotated[Activation, typer.Option(help=HELP["activation"])] = Activation.auto,
     units: Annotated[Units, typer.Option(help=HELP["units"])] = Units.auto,
-    ridge: Annotated[float | None, typer.Option(metavar="λ", help=HELP["ridge"])] = None,
+    resolution: Annotated[float | None, typer.Option(metavar="λ", help=HELP["resolution"])] = None,
+    ridge: Annotated[float | None, typer.Option(metavar="λ", hidden=True)] = None,
     replicas: Annotated[int, typer.Option(help=HELP["replicas"])] = Settings.replicas,
     seed: Annotated[int, typer.Option(help=HELP["seed"])] = Settings.seed,
     jobs: Annotated[
@@ -131,6 +132,9 @@ def discover_command(
     from isthmus.cli.discovery_folder import FOLDER
     from isthmus.report.samples import samples_of
 
+    if ridge is not None:
+        resolution = ridge if resolution is None else resolution
+        console(sys.stderr).print("--ridge is now called --resolution; the old name goes in the next version.")
     shown = out or Path("runs") / f"discover-{_stem(data)}"
     folder = FOLDER.check(shown)
     roles: dict[str, Any] = {"targets": target, "features": features, "group": group, "time": time}
@@ -149,7 +153,7 @@ def discover_command(
         "depth": depth,
         "width": width,
         "activation": activation.value,
-        "ridge": Settings.ridge if ridge is None else ridge,
+        "resolution": Settings.resolution if resolution is None else resolution,
         "replicas": replicas,
         "seed": seed,
         # Marks are found and gaps filled already; this keeps the medians for new rows.
@@ -218,10 +222,10 @@ def run_discovery(
         folder / PROGRESS / LIVE,
         sentence=f"How many variables {_asked(X, Y)}? {len(X)} samples of {X.shape[1]} inputs.",
         command=sys.argv[1:],
-        facts={"ridge": options.get("ridge", Settings.ridge), "loss": options.get("loss", Settings.loss)},
+        facts={name: options.get(name, getattr(Settings, name)) for name in ("resolution", "loss")},
     )
     with contextlib.redirect_stdout(sys.stderr), record:
-        found = discover(X, Y, **options, checkpoint=folder / PROGRESS, show_progress=record.beside(progress))
+        found = discover(X, Y, **options, checkpoint=folder / PROGRESS, progress=record.beside(progress))
     if reused := found.settings.get("stages_reused"):
         note.print(text(f"resumed: {reused} training{'s' * (reused != 1)} came from the interrupted run"))
     return found
@@ -366,11 +370,11 @@ def _print_profile(out: Console, found: Any) -> None:
     finite = [float(e) for e in profile.error if math.isfinite(e)]
     allowed = min(finite, default=math.nan) + profile.slack
     line = " (the line in the bars)" if out.is_terminal else ""
-    told = f"best + slack is {_number(allowed)}{line}, a constant has {_number(profile.baseline)}"
-    out.print(text(f"shares of {profile.whole}; {told}"), style="dim")
+    line_ = f"best + slack is {_number(allowed)}{line}, a constant has {_number(profile.baseline)}"
+    out.print(text(f"shares of {profile.whole}; {line_}"), style="dim")
     if found.replicas:
-        told = "; ".join(one.in_words for one in found.replicas)
-        out.print(text(f"from other seeds and divisions of the rows, errors: {told}"), style="dim")
+        line_ = "; ".join(one.in_words for one in found.replicas)
+        out.print(text(f"from other seeds and divisions of the rows, errors: {line_}"), style="dim")
 
 
 def _picture(out: Console, profile: Any) -> list[str]:
@@ -392,14 +396,14 @@ def _picture(out: Console, profile: Any) -> list[str]:
 
 
 def _print_meaning(out: Console, found: Any) -> None:
-    told = found.sensitivity
+    line_ = found.sensitivity
     out.print(
         text(f"what each coordinate responds to: standard deviations per standard deviation ({_range(found)})", "dim")
     )
     for j in range(found.rank):
         parts = [
-            f"{_short(found.feature_names[i])} {told.value[j, i]:.2f} ({told.low[j, i]:.2f}–{told.high[j, i]:.2f})"
-            for i in told.strongest(j, _STRONGEST)
+            f"{_short(found.feature_names[i])} {line_.value[j, i]:.2f} ({line_.low[j, i]:.2f}–{line_.high[j, i]:.2f})"
+            for i in line_.strongest(j, _STRONGEST)
         ]
         out.print(text(f"  coordinate{j}: {', '.join(parts)}"))
 

@@ -60,7 +60,7 @@ def kept_trainings(folder: Path) -> int:
 
 
 def forget_trainings(folder: Path) -> None:
-    """Start from the beginning."""
+    """Delete the finished trainings of an interrupted run."""
     shutil.rmtree(folder / PROGRESS, ignore_errors=True)
 
 

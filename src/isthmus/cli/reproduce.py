@@ -91,8 +91,8 @@ def _reproduce_one(chosen: Any, folder: Path, *, quick: bool, as_json: bool) -> 
 
     # Before the computation, which may be long.
     unfinished = progress_folder(FOLDER.check(folder)) / LIVE
-    told = f"{chosen.id}: {chosen.title}."
-    record = LiveRecord(unfinished, sentence=told, command=sys.argv[1:])
+    answer = f"{chosen.id}: {chosen.title}."
+    record = LiveRecord(unfinished, sentence=answer, command=sys.argv[1:])
     with contextlib.redirect_stdout(sys.stderr), record:
         run = chosen.run(progress=record.beside(progress))
         keep(run, folder)

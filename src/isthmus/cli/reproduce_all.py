@@ -37,8 +37,8 @@ def reproduce_all(
     failures: dict[str, Any] = {}
     parent = chosen[0][1].parent / ".all.progress"
     record = LiveRecord(parent / LIVE, sentence=f"{len(left)} figures.", command=sys.argv[1:])
-    told = contextlib.redirect_stdout(sys.stderr)
-    with told, record, Processes(workers) as executor, record.beside(progress)(len(left), "figures") as bar:
+    redirected = contextlib.redirect_stdout(sys.stderr)
+    with redirected, record, Processes(workers) as executor, record.beside(progress)(len(left), "figures") as bar:
         for one, outcome in run_several(left, executor):
             if isinstance(outcome, Run):
                 run = outcome

@@ -101,7 +101,7 @@ def _show(
         found = _sorted(found, sort, names)
     kept = found[:limit] if limit > 0 else found
     counts = Counter(row["state"] for row in rows)
-    told = problems(folder, index, rows)
+    listed = problems(folder, index, rows)
     if as_json:
         print_json(
             {
@@ -110,7 +110,7 @@ def _show(
                 "counts": {word: counts[word] for word in STATES if counts[word]},
                 "matching": len(found),
                 "runs": [{name: _bare(value) for name, value in row.items()} for row in kept],
-                "problems": told,
+                "problems": listed,
             }
         )
         return
@@ -120,7 +120,7 @@ def _show(
     states = ", ".join(f"{counts[word]} {word}" for word in STATES if counts[word])
     matching = "" if len(found) == len(rows) else f"{len(found)} of "
     print(f"{matching}{len(rows)} configurations of {_safe(index.head['experiment'])}: {states}")
-    for problem in told:
+    for problem in listed:
         console().print(text(f"note: {problem}", "yellow"))
 
 

@@ -126,7 +126,7 @@ def sweep_command(
             seeds=seeds,
             together=together,
             retry_failed=retry_failed,
-            show_progress=True,
+            progress=True,
             **options,
         )
         report = _report(found, folder)

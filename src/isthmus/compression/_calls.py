@@ -1,4 +1,4 @@
-"""How a module is called: arguments however nested, in float64 or in the module's own dtype, and others like them."""
+"""The arguments of one call of a module, however nested: converted, cut to fewer samples, or drawn at random."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Call:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All of them."""
+        """All tensors among the arguments."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Tensor)]
 
     @property
@@ -45,23 +45,23 @@ class Call:
         return next((len(tensor) for tensor in self.tensors if tensor.ndim), 0)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Call:
-        """With every tensor changed."""
+        """The call with ``change`` applied to every tensor."""
 
-        def one(leaf: Any) -> Any:
+        def changed(leaf: Any) -> Any:
             return change(leaf) if isinstance(leaf, Tensor) else leaf
 
-        return Call(tree_map(one, self.args), tree_map(one, self.kwargs))
+        return Call(tree_map(changed, self.args), tree_map(changed, self.kwargs))
 
     def first(self, count: int) -> Call:
-        """The first samples, of what has as many as there are."""
+        """The first ``count`` samples: tensors as long as there are samples are cut, all others stay."""
         rows = self.rows
         return self.changed(lambda tensor: tensor[:count] if tensor.ndim and len(tensor) == rows else tensor)
 
     def to(self, module: nn.Module, dtype: torch.dtype | None = None) -> Call:
-        """On the device of the module, floats in ``dtype`` or its own."""
-        own = next((p for p in module.parameters() if p.is_floating_point()), None)
-        device = None if own is None else own.device
-        kind = dtype or (torch.float64 if own is None else own.dtype)
+        """The call on the device of the module, floats in ``dtype`` or in the module's."""
+        first = next((p for p in module.parameters() if p.is_floating_point()), None)
+        device = None if first is None else first.device
+        kind = dtype or (torch.float64 if first is None else first.dtype)
         return self.changed(lambda tensor: tensor.to(device, kind if tensor.is_floating_point() else tensor.dtype))
 
     def run(self, module: nn.Module) -> Any:
@@ -70,10 +70,9 @@ class Call:
         return module(*call.args, **call.kwargs)
 
     def fresh(self, scale: float) -> Call:
-        """Other inputs of these shapes: floats around the mean and as far apart as the samples, times ``scale``.
+        """Random inputs of these shapes: floats with the samples' mean and ``scale`` times their deviation.
 
-        Integers are drawn from those that were given, sample by sample; booleans, and integers that only one value
-        has, stay.
+        Integers are drawn from those that were given; booleans and scalars stay.
         """
         draw = torch.Generator().manual_seed(0)
 
@@ -91,7 +90,7 @@ class Call:
 
 
 def _argument(value: Any, name: str) -> Any:
-    """Arrays as tensors, in containers too; None, numbers and words as they are."""
+    """Arrays as tensors, also inside containers; None, numbers and texts as they are."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
@@ -99,7 +98,7 @@ def _argument(value: Any, name: str) -> Any:
     if isinstance(value, tuple):
         return tuple(_argument(part, f"{name}[{i}]") for i, part in enumerate(value))
     if isinstance(value, Tensor) and not value.is_complex():
-        # Masks may hold −∞: what is not finite is refused only where it is the one input.
+        # Masks may hold −∞: a value that is not finite is refused only if it is in the only input.
         value = value.detach().cpu()
         return value.double() if value.is_floating_point() else value
     if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
@@ -108,7 +107,7 @@ def _argument(value: Any, name: str) -> Any:
 
 
 def outputs_in(value: Any, depth: int = 8) -> Iterator[Tensor]:
-    """Every tensor in what a module returned: in containers, dataclasses and records of attributes, so many deep."""
+    """Every tensor in the value that a module returned: in containers and other objects, ``depth`` levels deep."""
     if isinstance(value, Tensor):
         yield value
         return

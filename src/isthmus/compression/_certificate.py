@@ -124,10 +124,10 @@ class Certificate:
                 f"(largest deviation {self.deviation:.1e} of the largest output)."
             )
         fewer = self.parameters_before / max(self.parameters_after, 1)
-        size = (
-            f"{self.neurons_before} → {self.neurons_after} neurons, {self.parameters_before:,} → "
-            f"{self.parameters_after:,} parameters ({fewer:.3g} times fewer)"
-        )
+        # A layer that is factored gains neurons without an activation.
+        some = 0 < self.neurons_before >= self.neurons_after
+        neurons = f"{self.neurons_before} → {self.neurons_after} neurons, " if some else ""
+        size = f"{neurons}{self.parameters_before:,} → {self.parameters_after:,} parameters ({fewer:.3g} times fewer)"
         where = {
             EVERYWHERE: "the same function everywhere",
             ON_DATA: "the same outputs on the data",

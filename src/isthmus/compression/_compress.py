@@ -75,7 +75,7 @@ def compress(
         chosen and the weights after them refitted, and weights of low rank become two factors where that has fewer
         parameters: of linear layers, convolutions and attention in any module.
     check : as X, optional
-        Other samples, on which the deviation is measured and told.
+        Other samples, on which the deviation is measured too.
     rebalance : bool, default True
         Rescale neurons to the least ‖θ‖² at the same function.
     allow_larger_norm : bool, default False
@@ -399,11 +399,11 @@ def _of_module(before: nn.Module, double: nn.Module, X: Any, tolerance: float, c
     )
 
 
-def _like(layer: nn.Module, own: nn.Module, *, keep: bool) -> nn.Module:
+def _like(layer: nn.Module, replaced: nn.Module, *, keep: bool) -> nn.Module:
     """A copy in the dtype, on the device and in the mode of the layer whose place it takes."""
-    like = next(own.parameters())
+    like = next(replaced.parameters())
     made = copy.deepcopy(layer).to(like.device, like.dtype)
-    made.train(own.training)
+    made.train(replaced.training)
     return made if keep else made.requires_grad_(like.requires_grad)
 
 

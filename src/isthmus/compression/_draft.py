@@ -88,7 +88,7 @@ class Draft:
         return made
 
     def copy(self) -> Draft:
-        """An independent one."""
+        """An independent copy."""
         return copy.deepcopy(self)
 
     def become(self, other: Draft) -> None:

@@ -52,7 +52,7 @@ class Weight:
     found: tuple[Tensor, Tensor, Tensor] | None = None
 
     def see(self, S: Tensor) -> None:
-        """What goes in or comes out, as rows; what comes out has b in it."""
+        """Inputs or outputs of a layer, as rows; outputs contain the bias b."""
         step = max(1, len(S) // (ROWS * S.shape[1]))
         S = S.detach()[::step].double()
         rows = torch.cat([torch.ones(len(S), 1, dtype=torch.float64, device=S.device), S], 1)

@@ -198,7 +198,7 @@ class NeuronShares:
 
     @property
     def kept(self) -> int:
-        """Neurons that are left."""
+        """Number of neurons that are left."""
         return int((self.shares > 0).sum())
 
 

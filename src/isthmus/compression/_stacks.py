@@ -269,7 +269,7 @@ class Options:
 
     @property
     def exact(self) -> float:
-        """What is called equality: rounding of the stored weights cannot be told from a difference."""
+        """The largest relative difference that counts as equal: rounding of the stored weights gives as much."""
         return max(EXACT, 1e3 * self.eps if self.eps > 1e-12 else 0.0)
 
 

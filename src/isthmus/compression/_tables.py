@@ -39,7 +39,7 @@ _LAYERS = (
 
 
 def tables_of(found: Certificate) -> list[Table]:
-    """Those that have rows."""
+    """The tables of a certificate; those without rows are left out."""
     every = [_layers(found), _sizes(found), _evidence(found), _reasons(found), _untouched(found)]
     return [one for one in every if one.rows]
 

@@ -103,7 +103,7 @@ class Values:
 
     @property
     def constant(self) -> Tensor:
-        """Which channels are."""
+        """Whether each channel is constant over all inputs."""
         return self.a == 0
 
     def settled(self) -> Values:
@@ -472,7 +472,7 @@ class Numbering:
         return replace(values, q=q, a=a, t=t, low=low, high=high)
 
     def _mean(self, node: fx.Node, values: Values) -> Values | None:
-        """Over all positions."""
+        """Mean over all positions of each channel."""
         shape = self._shape(node.args[0])
         says = {**dict(zip(("dim", "keepdim"), node.args[1:])), **node.kwargs}
         if shape is None or values.repeat != 1 or not set(says) <= {"dim", "keepdim"} or says.get("dim") is None:
@@ -626,7 +626,7 @@ def _times(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _scaled(values: Values, s: Tensor, c: Tensor) -> Values:
-    """s·x + c."""
+    """s·x + c for each channel."""
     one, other = _times(s, values.low) + c, _times(s, values.high) + c
     ends = torch.minimum(one, other), torch.maximum(one, other)
     return replace(values, a=values.a * s, t=values.t * s + c, low=ends[0], high=ends[1])

@@ -135,7 +135,7 @@ def unwrap(module: Any, *, who: str = "diagnose") -> tuple[nn.Module, list[str]]
     """
     notes: list[str] = []
     if not isinstance(module, nn.Module):
-        fail(who, "`module` must be a torch.nn.Module", type(module).__name__, "Pass the model itself.")
+        fail(who, "`net` must be a torch.nn.Module", type(module).__name__, "Pass the model itself.")
     while True:
         if "_orig_mod" in module._modules and type(module).__name__ == "OptimizedModule":
             inner = module._modules["_orig_mod"]
@@ -148,7 +148,7 @@ def unwrap(module: Any, *, who: str = "diagnose") -> tuple[nn.Module, list[str]]
         module = inner
     if isinstance(module, torch.jit.ScriptModule):
         do = "Pass the module it was scripted or traced from: TorchScript does not show its layers."
-        fail(who, "`module` must be a Python module", f"TorchScript {type(module).__name__}", do)
+        fail(who, "`net` must be a Python module", f"TorchScript {type(module).__name__}", do)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
             do = "Call the module once on a batch."
@@ -292,7 +292,7 @@ def _blame(who: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Excep
     if isinstance(error, torch.OutOfMemoryError):
         do = "Lower `batch_size`."
     try:
-        fail(who, "`module` must run on `X`", f"({', '.join(given)}) → {type(error).__name__}: {error}", do)
+        fail(who, "`net` must run on `X`", f"({', '.join(given)}) → {type(error).__name__}: {error}", do)
     except IsthmusError as named:
         raise named from error
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from isthmus._checks import check_choice, check_integer, check_number, check_seed, fail
+from isthmus._deprecations import renamed
 from isthmus._errors import IsthmusError
-from isthmus._progress import ProgressFactory, silent
+from isthmus._progress import ProgressFactory, shown
 from isthmus._provenance import provenance
 from isthmus.diagnosis._calls import Call, count_samples, take
 from isthmus.diagnosis._capture import Called, OutputPlace, in_float64, survey, untouched, unwrap
@@ -59,8 +60,9 @@ PASSAGE_SAMPLES = 16
 TRACE_SAMPLES = 2000
 
 
+@renamed(module="net")
 def diagnose(
-    module: nn.Module,
+    net: nn.Module,
     X: Any,
     Y: Any = None,
     *,
@@ -80,13 +82,13 @@ def diagnose(
     exact_up_to: int = 1024,
     seed: int = 0,
     budget: float | None = 90.0,
-    progress: ProgressFactory = silent,
+    progress: bool | ProgressFactory = False,
 ) -> Diagnosis:
     """Diagnose any trained PyTorch network: spectra, ranks and Jacobians at every layer, and where its isthmus is.
 
     Parameters
     ----------
-    module : nn.Module
+    net : nn.Module
         Not changed, bit for bit: it is run in evaluation mode, on a copy where one can be made.
     X : array, tensor, DataFrame, tuple or dict of them, however nested, or DataLoader
         Samples along the first axis. A tuple gives positional arguments, a dict keyword arguments; of a loader's pairs
@@ -114,7 +116,7 @@ def diagnose(
     unpack : callable, optional
         Batch of a loader → arguments, where batches are neither tensors nor pairs nor dicts.
     forward : callable, optional
-        How the network is called where not as ``module(X)``: ``forward(module, x)`` with ``x`` as ``X`` is, for some
+        How the network is called where not as ``net(X)``: ``forward(net, x)`` with ``x`` as ``X`` is, for some
         samples, for example ``lambda net, x: net(x.transpose(0, 1)).transpose(0, 1)`` where time comes first.
     together : bool, optional
         Whether all of ``X`` (of a loader, a batch) is one: the nodes of a graph, a set. Its rows count as samples and
@@ -131,8 +133,8 @@ def diagnose(
         Seconds after which no new measurement begins; None for no limit. The most useful come first: representations,
         what passes through each layer, weights, Jacobians. ``cost`` of the result says what each took and what was
         reduced or left out.
-    progress : callable, optional
-        As in ``train``: shows how far it is.
+    progress : bool or callable, default False
+        Show on stderr how far it is, as in ``train``.
 
     Returns
     -------
@@ -152,7 +154,7 @@ def diagnose(
     check_choice(who, "precision", precision, ("auto", "float64", "module"))
     if budget is not None:
         check_number(who, "budget", budget, low=0.0, low_open=True)
-    effort = Effort(budget, progress)
+    effort = Effort(budget, shown(progress))
     check_integer(who, "jacobian_samples", jacobian_samples, low=0)
     if ridge is not None:
         check_number(who, "ridge", ridge, low=0.0)
@@ -163,12 +165,12 @@ def diagnose(
     if true_rank is not None:
         check_integer(who, "true_rank", true_rank, low=0)
     check_seed(who, seed)
-    plain, notes = unwrap(module)
+    plain, notes = unwrap(net)
     family = plain if isinstance(plain, Network) else None
     plain = as_torch(plain)
     if forward is not None:
         if not callable(forward):
-            fail(who, "`forward` must be callable", type(forward).__name__, "Pass a function of the module and of x.")
+            fail(who, "`forward` must be callable", type(forward).__name__, "Pass a function of the network and of x.")
         plain = Called(plain, forward)
     weighted = [layer for layer in weighted_layers(plain) if wanted(layer.name, layers)]
     if layers is not None and not weighted:

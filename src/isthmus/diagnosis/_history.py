@@ -402,7 +402,7 @@ class History:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> History:
-        """Inverse of :meth:`to_dict`, for files of strangers; what follows from the rest is computed again."""
+        """Inverse of :meth:`to_dict`, for untrusted files; what follows from the rest is computed again."""
         who, do = "History.from_dict", "Pass what `History.to_dict` or `to_json` gave."
         found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)
         if found != ("isthmus.history", SCHEMA_VERSION):

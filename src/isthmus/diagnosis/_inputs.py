@@ -168,7 +168,7 @@ class _ArrayBatches(Batches):
 
 
 class _LoadedBatches(Batches):
-    """Batches that somebody else makes."""
+    """Batches of a DataLoader that the user passed."""
 
     def __init__(
         self,

@@ -297,6 +297,10 @@ class Passage:
         return False if name in self.inside else None if math.isnan(share) else share <= NOTHING
 
 
+#: Bytes of layers' outputs that are kept from one forward of the fixed sample.
+KEPT_BYTES = 2**27
+
+
 @torch.no_grad()
 def bypass(
     module: nn.Module,
@@ -305,6 +309,7 @@ def bypass(
     step: Callable[[], bool] = lambda: True,
     *,
     together: bool = False,
+    room: int = KEPT_BYTES,
 ) -> Passage:
     """The share of the outputs' variation that survives when a layer is frozen, for each layer.
 
@@ -355,7 +360,7 @@ def bypass(
         if not step():
             return Passage(shares, inside, tuple(names[place:]), samples)
         if name not in kept:
-            kept = _outputs_of(module, same, [one for one in names[place:] if around(one) is None])
+            kept = _outputs_of(module, same, [one for one in names[place:] if around(one) is None], room)
         layer = module.get_submodule(name)
         # A layer that is called several times gets back what it gave at each call.
         again = iter(kept.pop(name, []))
@@ -374,17 +379,12 @@ def bypass(
     return Passage(shares, inside, (), samples)
 
 
-#: Bytes of layers' outputs that are kept from one forward of the fixed sample.
-KEPT_BYTES = 2**27
-
-
-def _outputs_of(module: nn.Module, call: Call, names: Sequence[str]) -> dict[str, list[Any]]:
+def _outputs_of(module: nn.Module, call: Call, names: Sequence[str], room: int) -> dict[str, list[Any]]:
     """What the first of these layers gives at each call, and as many others as there is room for.
 
     Copies: a later layer may overwrite in place what it was given.
     """
     kept: dict[str, list[Any]] = {}
-    room = KEPT_BYTES
 
     def keep(name: str, output: Any) -> None:
         nonlocal room
@@ -420,5 +420,5 @@ def inside_of(name: str) -> list[str]:
 def _output(module: nn.Module, call: Call) -> Tensor:
     tensor = first_tensor(module(*call[0], **call[1]))
     if tensor is None:
-        fail("diagnose", "`module` must return a tensor", "none in its output", "Wrap it so that it does.")
+        fail("diagnose", "`net` must return a tensor", "none in its output", "Wrap it so that it does.")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from isthmus._atomic import open_checked, shown
 from isthmus._checks import check_choice, check_integer, check_number, fail
+from isthmus._deprecations import renamed
 from isthmus._errors import DataError, FileFormatError, IsthmusError
 from isthmus._tensorfile import DTYPES, MAX_FILE_BYTES, read_body, read_header
 from isthmus.diagnosis._capture import run_hooked, untouched, unwrap
@@ -294,16 +295,16 @@ def _square(parameter: Tensor) -> float:
 
 
 class Monitor:
-    """Record ranks, norms and spectra every so many steps of a training loop: ``with Monitor(module, X) as m: …``.
+    """Record ranks, norms and spectra every so many steps of a training loop: ``with Monitor(net, X) as m: …``.
 
     Snapshots are taken on entering, every ``every`` steps and on leaving, by hooks: the loop needs no further call. A
-    step is a forward of ``module`` in training mode with gradients on, or, where an ``optimizer`` is given, one of its
+    step is a forward of ``net`` in training mode with gradients on, or, where an ``optimizer`` is given, one of its
     steps (that is the better count where gradients are accumulated). The weights that the training ends with are bit
     for bit those it would have without the Monitor.
 
     Parameters
     ----------
-    module : nn.Module
+    net : nn.Module
         As the loop calls it; a compiled or parallel wrapper is looked into.
     X : array, tensor, DataFrame, tuple or dict of them, or DataLoader
         What representations are measured on, as in ``diagnose``.
@@ -361,9 +362,10 @@ class Monitor:
     (0, 2, 4, 5)
     """
 
+    @renamed(module="net")
     def __init__(
         self,
-        module: nn.Module,
+        net: nn.Module,
         X: Any,
         every: int = 100,
         *,
@@ -392,12 +394,12 @@ class Monitor:
             fail(who, "`optimizer` must be a torch.optim.Optimizer", got, "Pass the one that the loop steps.")
         options = {"loss": loss, "layers": layers, "max_samples": max_samples, "unpack": unpack, "seed": seed}
         options |= {"learning_rate": learning_rate, "ridge": ridge, "true_rank": true_rank}
-        self._camera = Camera(who, module, X, Y, **options)
-        if optimizer is None and module._compiled_call_impl is not None:
+        self._camera = Camera(who, net, X, Y, **options)
+        if optimizer is None and net._compiled_call_impl is not None:
             got, do = "a module compiled in place", "Pass `optimizer`: its steps are counted instead."
             fail(who, "forwards are counted by a hook, which compiled code leaves out", got, do)
         # The wrapper's own forward is the one that the loop calls, and no compiled code.
-        self._called, self._optimizer = module, optimizer
+        self._called, self._optimizer = net, optimizer
         self._settings = {
             "every": every,
             "counts": "forwards in training mode" if optimizer is None else f"steps of {type(optimizer).__name__}",
@@ -496,8 +498,9 @@ class Monitor:
 _CONVERT = "`isthmus convert OLD NEW.safetensors` makes a file of numbers of it; with --raw, of any class of network."
 
 
+@renamed(module="net")
 def diagnose_checkpoints(
-    module: nn.Module,
+    net: nn.Module,
     checkpoints: Iterable[Mapping[str, Tensor] | str | os.PathLike[str]],
     X: Any,
     Y: Any = None,
@@ -513,8 +516,8 @@ def diagnose_checkpoints(
 
     Parameters
     ----------
-    module : nn.Module
-        Of the same shape; a copy is loaded, the module itself stays as it is.
+    net : nn.Module
+        Of the same shape; a copy is loaded, the network itself stays as it is.
     checkpoints : iterable of state dicts or paths
         Paths of ``.safetensors`` files, those of this library or of any other; pickles are never loaded. One is read
         at a time.
@@ -535,12 +538,12 @@ def diagnose_checkpoints(
     if isinstance(checkpoints, Sequence) and numbers is not None and len(numbers) != len(checkpoints):
         got = f"{len(numbers)} steps for {len(checkpoints)} checkpoints"
         fail(who, "`steps` must have one entry for each checkpoint", got, "Give each its step.")
-    plain, _ = unwrap(module, who=who)
+    plain, _ = unwrap(net, who=who)
     try:
         replica = copy.deepcopy(plain)
     except Exception as error:  # whatever a user's __deepcopy__ raises
         got = f"{type(error).__name__}: {error}"
-        fail(who, "`module` must be copyable", got, "Pass a new module of the same class.")
+        fail(who, "`net` must be copyable", got, "Pass a new network of the same class.")
     camera = Camera(who, replica, X, Y, loss=loss, layers=layers, max_samples=max_samples, unpack=unpack, seed=seed)
     snapshots = []
     for index, checkpoint in enumerate(checkpoints):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from isthmus._checks import as_tensor, check_integer, check_number, check_seed, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError, IsthmusError
-from isthmus._html import badge, card, heading, number, table, told
+from isthmus._html import badge, card, heading, number, prose, table
 from isthmus.diagnosis._capture import in_float64, run_hooked, survey, untouched, unwrap
 from isthmus.diagnosis._diagnose import as_torch
 from isthmus.diagnosis._inputs import batches
@@ -179,9 +179,9 @@ class Symmetry:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        rows = [[told(one.name), number(one.ratio), number(one.error), told(one.state)] for one in self.layers]
+        rows = [[prose(one.name), number(one.ratio), number(one.error), prose(one.state)] for one in self.layers]
         columns = ["layer", "orbit distance / range", "± error", "orbits"]
-        return card(heading(badge(self.state), told(self.reason)), table(columns, rows))
+        return card(heading(badge(self.state), prose(self.reason)), table(columns, rows))
 
 
 # ---- Does a network collapse the orbits of a group action, and from which layer on?
@@ -585,21 +585,21 @@ def _judged(name: str, found: OrbitDistance, tolerance: float) -> LayerOrbits:
 
 def _decide(layers: tuple[LayerOrbits, ...], tolerance: float) -> tuple[str, str | None, str]:
     inputs, outputs = layers[0], layers[-1]
-    told = f"orbit distance {outputs.ratio:.3g} ± {outputs.error:.1g} of the range at the outputs"
+    evidence = f"orbit distance {outputs.ratio:.3g} ± {outputs.error:.1g} of the range at the outputs"
     if inputs.state == "constant":
         return "undetermined", None, "the inputs are all the same"
     if outputs.state == "constant":
         return "undetermined", None, "the outputs do not vary over the samples"
     if outputs.state == "spread":
-        return "not invariant", None, told
+        return "not invariant", None, evidence
     if inputs.ratio < MOVED:
         return "undetermined", None, f"the action moves the inputs by {inputs.ratio:.2g} of their range only"
     if outputs.state == "unclear":
-        return "undetermined", None, f"{told}, too near {tolerance:g} for {SURE:g} standard errors"
+        return "undetermined", None, f"{evidence}, too near {tolerance:g} for {SURE:g} standard errors"
     first = outputs
     for layer in reversed(layers[1:-1]):
         if layer.state in ("spread", "unclear"):
             break
         # One that is constant collapses everything and shows nothing.
         first = layer if layer.state == "collapsed" else first
-    return "invariant", first.name, f"{told}, {first.ratio:.3g} ± {first.error:.1g} at {first.name}"
+    return "invariant", first.name, f"{evidence}, {first.ratio:.3g} ± {first.error:.1g} at {first.name}"

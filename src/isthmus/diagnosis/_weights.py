@@ -18,6 +18,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from isthmus._checks import fail
+from isthmus._deprecations import renamed
 from isthmus.measures._frequencies import FrequencySpectrum, filter_spectra, paired_frequencies
 from isthmus.measures._spectra import EXACT_UP_TO, LargeSpectrum, Operator, large_spectrum
 from isthmus.networks import Layer
@@ -59,7 +60,8 @@ class WeightedLayer:
     note: str
 
 
-def weighted_layers(module: nn.Module) -> list[WeightedLayer]:
+@renamed(module="net")
+def weighted_layers(net: nn.Module) -> list[WeightedLayer]:
     """Every submodule that owns parameters, in the order of ``named_modules``: no parameter is left out.
 
     A parameter with several names (tied weights) belongs to the layer where it comes first; later layers that use it
@@ -67,13 +69,13 @@ def weighted_layers(module: nn.Module) -> list[WeightedLayer]:
     ones; those of a leaky ResNet are W, not the parameters √ρ·W. The output projection inside
     ``nn.MultiheadAttention`` belongs to the attention: PyTorch never calls it.
     """
-    if not isinstance(module, nn.Module):
-        fail("weighted_layers", "`module` must be a torch.nn.Module", type(module).__name__, "Pass the network.")
+    if not isinstance(net, nn.Module):
+        fail("weighted_layers", "`net` must be a torch.nn.Module", type(net).__name__, "Pass the network.")
     names: dict[Tensor, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
+    for name, parameter in net.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
     layers, taken, inside = [], dict[Tensor, str](), set[nn.Module]()
-    for name, layer in module.named_modules():
+    for name, layer in net.named_modules():
         if layer in inside:
             continue
         owners = {"": layer}

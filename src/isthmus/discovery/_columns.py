@@ -97,7 +97,7 @@ class Table:
 def read_arrays(
     X: Any, Y: Any, settings: Settings, feature_names: Any, target_names: Any, na_values: Sequence[float] | None = None
 ) -> Table:
-    """What the user passed, checked and mended; ``na_values`` as :func:`isthmus.discover` takes them."""
+    """The arguments of :func:`isthmus.discover`, checked, with gaps filled and outliers limited."""
     who, notes = "discover", []
     frame_names = column_names(X), column_names(Y)
     same, median = Y is X, settings.missing == "median"
@@ -246,7 +246,7 @@ def column_names(A: Any) -> list[str] | None:
 
 
 def holds_dates(A: Any) -> bool:
-    """Whether ``A`` has a column of dates, which NumPy would make numbers of, in a unit that nobody chose."""
+    """Whether ``A`` has a column of dates, which NumPy would make numbers of, in an arbitrary unit."""
     kinds = getattr(A, "dtypes", getattr(A, "dtype", None))
     return any(getattr(kind, "kind", "") in tuple("mM") for kind in (kinds if isinstance(kinds, Iterable) else [kinds]))
 
@@ -260,7 +260,7 @@ def numbers(who: str, name: str, A: Any, *, missing: str = "error") -> NDArray[n
         Of the function and its argument.
     A : array, DataFrame, …
     missing : {"error", "median"}
-        What the caller was told to do about NaN in the inputs.
+        What to do about NaN in the inputs.
     """
     try:
         return as_matrix(who, name, A).numpy()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
+from isthmus._deprecations import renamed
 from isthmus._errors import DataError
 from isthmus.constructions import rank_one
 from isthmus.discovery._profile import RankProfile
@@ -107,8 +108,9 @@ class DepthRange:
 
 @cites("rank2023", "§4, after Prop. 5", ids=("Q-depth",))
 @cites("bottleneck2023", "§3.1", ids=("Q-depth",))
+@renamed(found="discovery")
 def depth_range(
-    found: Discovery,
+    discovery: Discovery,
     X: Any = None,
     Y: Any = None,
     *,
@@ -126,7 +128,7 @@ def depth_range(
 
     Parameters
     ----------
-    found : Discovery
+    discovery : Discovery
         With a profile.
     X, Y : arrays, optional
         The data of the discovery: with them also the depth at which a rank-1 network through all samples takes over
@@ -158,24 +160,24 @@ def depth_range(
     """
     who = "depth_range"
     check_choice(who, "fixed", fixed, FIXED)
-    profile = found.profile
+    profile = discovery.profile
     if profile is None:
         fail(who, "the discovery must have a rank profile", "none: Y is constant", "Supply outputs that vary.")
     lam = profile.strength if strength is None else check_number(who, "strength", strength, low=0.0, low_open=True)
-    k = found.rank if rank is None else check_integer(who, "rank", rank, low=1)
+    k = discovery.rank if rank is None else check_integer(who, "rank", rank, low=1)
     rows = _rows(profile, lam, fixed)
     own = next((row for row in rows if row["rank"] == k), None)
     if own is None:
         got = f"{k}, and tried were {[row['rank'] for row in rows[1:]]}"
         fail(who, "`rank` must be one of the profile", got, "Raise `max_rank` of the discovery, or choose another.")
-    others = tuple(_ends(_rows(one, lam, fixed), k) for one in found.replicas if one.row(k) is not None)
+    others = tuple(_ends(_rows(one, lam, fixed), k) for one in discovery.replicas if one.row(k) is not None)
     ridge = lam / profile.depth
     taken, excess = math.inf, math.nan
     if X is not None and Y is not None and profile.loss_kind == "mse":
-        constant, excess = _interpolator(who, found, X, Y)
+        constant, excess = _interpolator(who, discovery, X, Y)
         taken = _takes_over(own, constant, lam, ridge, fixed)
     low, high = _ends(rows, k)
-    state, reasons = _judged(found, profile, k, rows, (low, high), others)
+    state, reasons = _judged(discovery, profile, k, rows, (low, high), others)
     if taken <= high:
         reasons = (*reasons, f"from depth {taken:.0f} on a rank-1 network through all samples has a lower loss")
         high = taken - 1

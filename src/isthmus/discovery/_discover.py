@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import joblib
 from joblib.parallel import get_active_backend
@@ -17,7 +16,8 @@ from torch import nn
 
 from isthmus._checks import check_integer
 from isthmus._cite import cites
-from isthmus._progress import ProgressFactory, progress, silent
+from isthmus._deprecations import renamed
+from isthmus._progress import ProgressFactory, shown
 from isthmus._settings import MAX_RANK, STRENGTH, Settings
 from isthmus.diagnosis import Evidence
 from isthmus.discovery._columns import read_arrays
@@ -34,22 +34,10 @@ from isthmus.networks._direct import use_threads
 #: Training rows from which on several processes pay.
 MANY = 500
 
-_Discover = TypeVar("_Discover", bound=Callable[..., object])
-
-
-def _with_settings(function: _Discover) -> _Discover:
-    """Show every setting in the signature, where ``**settings`` stands in the code."""
-    given = inspect.signature(function)
-    own = [one for one in given.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    more = [inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in dataclasses.fields(Settings)]
-    setattr(function, "__signature__", given.replace(parameters=[*own, *more]))  # noqa: B010
-    return function
-
 
 @cites("bottleneck2023", "§4", ids=("Q-bnrank",))
 @cites("rank2023", "§4")
-@_with_settings
+@renamed(show_progress="progress", network="net", ridge="resolution")
 def discover(
     X: Any,
     Y: Any,
@@ -57,13 +45,14 @@ def discover(
     groups: Any = None,
     time: Any = None,
     cv: Any = None,
-    network: nn.Module | None = None,
+    rank: int | str = Settings.rank,
+    net: nn.Module | None = None,
     na_values: Sequence[float] | None = None,
     feature_names: Any = None,
     target_names: Any = None,
     checkpoint: str | Path | None = None,
     n_jobs: int | None = None,
-    show_progress: bool | ProgressFactory = False,
+    progress: bool | ProgressFactory = False,
     **settings: Any,
 ) -> Discovery:
     """How many variables y = f(x) really depends on, which they are, and the maps in and out.
@@ -88,55 +77,16 @@ def discover(
     time : array (N,), optional
         Numbers or dates (datetime64, pandas', of any time zone, texts of one reading) that order the rows in time: the
         last are held out.
-    rank : "auto" or int
-        A number fixes the rank; the verdict is then ``"given"``.
-    max_rank : int, optional
-        The largest rank to look for; by default what the data allow, at most 15.
-    depth, width : int
-        Layers of the network, an even number, and neurons in each.
-    activation : {"auto", "smooth", "kinked"}
-        SiLU, or ReLU; "auto" is SiLU, but ReLU for classes, whose boundaries have kinks. Where the other learners
-        predict clearly better, the other one is tried too.
-    ridge : "auto" or float
-        λ: a coordinate must explain at least about this share of the outputs' variance (the labels' entropy). "auto"
-        is 0.01 for an autoencoder, and otherwise what predicts held-out rows best: of numbers 0.001, then 0.0001 and
-        0.00001 as long as the error falls by a tenth, or 0.01; of classes the largest of 0.1, 0.03 and 0.01 that does
-        about as well as any. A note says which.
     cv : None, int, splitter or pairs of rows
         How rows are held out: a quarter by default, one K-th for an integer.
-    replicas : int
-        Further trainings from other seeds, on other divisions, at other depths, of the ranks on which the answer hangs;
-        the verdict needs them to agree.
-    steps : int
-        Quasi-Newton steps after each narrowing, and the measure of all others; training goes on to 2.5 times as many
-        where the loss still falls. Before them, from random weights, 1.2 times as many passes of Adam over the rows.
-    learning_rate, init_scale : float
-        Of the Adam steps before, and of the initial weights. The answer does not depend on them.
-    max_samples : int
-        Training rows beyond this number are used only for the last fit.
-    missing : {"error", "median"}
-        What to do with NaN, and masked entries, in X; the medians are kept for new rows, and a note says how many were
-        filled in.
+    rank : "auto" or int
+        A number fixes the rank; the verdict is then ``"given"``.
     na_values : sequence of float, optional
         Numbers that mean "missing", such as −9999. By default they are looked for: exact extreme values far outside
         the rest of a column. Pass () where all numbers are measured ones.
-    loss : {"mse", "cross_entropy"}
-        Squared error, or log loss of class labels. Held-out errors are relative to the variance of the outputs, or to
-        the entropy of the labels, and so is λ. Each class is divided for itself. The probabilities of the answer are
-        calibrated: logits are divided by a temperature fitted on the rows held out.
-    units : {"auto", "own", "common"}
-        Columns divided by their own standard deviation, or all by one number: for columns of one unit (pixels, a
-        spectrum), where a column that hardly varies should hardly count. "auto" is "own", and where many columns vary
-        about as much as their neighbours, or more than 256 inputs are given, what a quick kernel regression predicts
-        best with; of these inputs it may keep a part. A note says so. Autoencoders are scaled with "own".
-    input_noise : float
-        Noise that is added to the inputs in the last fit, to up to four copies of each row, while outputs are left
-        alone: the maps learn to undo it, the rank is not touched. In units of what one coordinate carries: its
-        standard deviation in every direction is this many times (variance/rank)^½. For autoencoders.
-    network : nn.Module, optional
+    net : nn.Module, optional
         A second network to ask, such as a :class:`~isthmus.LeakyResNet`: a copy is trained on the same rows, and what
         its isthmus (and Hamiltonian) says stands among the evidence. It does not change the rank found.
-    seed : int
     feature_names, target_names : sequence of str, optional
         By default those of a DataFrame, or x0, x1, … and y0, y1, …
     checkpoint : path, optional
@@ -145,7 +95,12 @@ def discover(
         Processes for trainings that do not depend on each other, as joblib counts them: −1 is one for each core. None
         is what a joblib context says, else one for each core if there are rows enough that it pays. The answer does
         not depend on it.
-    show_progress : bool
+    progress : bool or callable, default False
+        Show on stderr how far it is, as in :func:`isthmus.train`.
+    **settings
+        Further fields of :class:`isthmus.discovery.Settings`, explained there: ``max_rank``, ``depth``, ``width``,
+        ``activation``, ``resolution``, ``replicas``, ``steps``, ``learning_rate``, ``init_scale``, ``max_samples``,
+        ``missing``, ``loss``, ``units``, ``input_noise``, ``seed``.
 
     Returns
     -------
@@ -161,16 +116,16 @@ def discover(
     """
     who = "discover"
     began = clock.monotonic()
-    chosen = Settings.of(settings)
+    chosen = Settings.of({"rank": rank, **settings})
     table = read_arrays(X, Y, chosen, feature_names, target_names, na_values)
     inputs, targets, names, notes = table.X, table.Y, table.names, table.notes
     task = make_task(inputs, targets, chosen, names=names, groups=groups, time=time, cv=cv)
     fixed = None if chosen.rank == "auto" else check_integer(who, "rank", chosen.rank, low=1, high=max(task.bound, 1))
     highest = max(min(task.bound, MAX_RANK if chosen.max_rank is None else chosen.max_rank), fixed or 0)
-    if network is not None:
-        check_witness(network, inputs.shape[1], targets.shape[1])
+    if net is not None:
+        check_witness(net, inputs.shape[1], targets.shape[1])
     record = {
-        "network": None if network is None else type(network).__name__,
+        "network": None if net is None else type(net).__name__,
         "rank": "auto" if fixed is None else fixed,
         "max_rank": highest,
         **_record(task),
@@ -182,14 +137,14 @@ def discover(
         return constant(inputs, targets, task.why, notes=notes, settings=record, **about)
     data, scaling_in, scaling_out = task.data(0)
     stages = _stages(checkpoint, task, record)
-    show = show_progress if callable(show_progress) else (progress if show_progress else silent)
     # One thread in each process: the answer does not depend on how many there are, and nothing waits for a barrier.
-    with show(total_steps(chosen, highest), who) as bar, use_threads(1), threadpool_limits(1), stages.awaited():
-        strength = STRENGTH if task.autoencoder and chosen.ridge == "auto" else chosen.strength
+    reporting = shown(progress)(total_steps(chosen, highest), who)
+    with reporting as bar, use_threads(1), threadpool_limits(1), stages.awaited():
+        strength = STRENGTH if task.autoencoder and chosen.resolution == "auto" else chosen.strength
         context = Context(data, chosen, stages, bar, chosen.depth, strength, chosen.seed, smooth=chosen.smooth)
         context = dataclasses.replace(context, n_jobs=_processes(n_jobs, len(data.X)))
         wide, reference = None, None
-        if chosen.ridge == "auto" and not task.autoencoder:
+        if chosen.resolution == "auto" and not task.autoencoder:
             # In another process it takes no time, and its imports are done when they are needed.
             asked = chosen.loss == "mse" and fixed is None and task.bound > 1
             learners = [functools.partial(measure_reference, data, chosen.seed)] * asked
@@ -203,8 +158,8 @@ def discover(
         last = finish_fit(task, scaling_in, scaling_out, context, found.chosen)
     clues, remarks = _clues(found, data)
     notes = (*notes, *last.notes)
-    if network is not None:
-        more, note = testify(network, data, context.strength, chosen.seed)
+    if net is not None:
+        more, note = testify(net, data, context.strength, chosen.seed)
         clues, notes = (*clues, *more), (*notes, note)
     if reference is not None:
         record["reference"] = reference.errors

@@ -14,7 +14,7 @@ from scipy.spatial import KDTree
 from isthmus._checks import as_matrix, check_integer, check_number, check_seed, fail
 from isthmus._cite import cites
 from isthmus._errors import DataError
-from isthmus._html import badge, card, heading, number, table, told
+from isthmus._html import badge, card, heading, number, prose, table
 from isthmus.discovery._task import moments_of
 
 if TYPE_CHECKING:
@@ -106,11 +106,11 @@ class Dynamics:
 
     def _repr_html_(self) -> str:
         rows = [
-            [told("disagreement where paths meet"), number(self.crossing), number(self.crossing_error)],
-            [told("missed on held-out trajectories"), number(self.unexplained), number(self.unexplained_error)],
+            [prose("disagreement where paths meet"), number(self.crossing), number(self.crossing_error)],
+            [prose("missed on held-out trajectories"), number(self.unexplained), number(self.unexplained_error)],
         ]
         columns = ["share of the velocities' variance", "value", "± error"]
-        return card(heading(badge(self.state), told(self.reason)), table(columns, rows))
+        return card(heading(badge(self.state), prose(self.reason)), table(columns, rows))
 
 
 @cites("bottleneck2023", "§5, self-consistency of the summary statistics")
@@ -323,7 +323,7 @@ class FieldFamily:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The family in words."""
         if self.degree:
             return f"polynomial of degree {self.degree}"
         return f"radial functions of length {self.length:g}"

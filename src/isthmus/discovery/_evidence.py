@@ -149,17 +149,17 @@ def check_witness(network: object, d_in: int, d_out: int) -> None:
     """Fail unless ``network`` is a module from the inputs to the outputs."""
     who, fix = "discover", "Pass e.g. isthmus.LeakyResNet(d_in, d_out), or leave `network` out."
     if not isinstance(network, nn.Module):
-        fail(who, "`network` must be a torch.nn.Module", type(network).__name__, fix)
+        fail(who, "`net` must be a torch.nn.Module", type(network).__name__, fix)
     parameter = next(network.parameters(), None)
     if parameter is None:
-        fail(who, "`network` must have parameters", type(network).__name__, fix)
+        fail(who, "`net` must have parameters", type(network).__name__, fix)
     try:
         with torch.no_grad():
             shape = tuple(network(torch.zeros(2, d_in, dtype=parameter.dtype)).shape)
     except (RuntimeError, TypeError, AttributeError) as error:
-        fail(who, f"`network` must map (N, {d_in}) to (N, {d_out})", f"{type(error).__name__}: {error}", fix)
+        fail(who, f"`net` must map (N, {d_in}) to (N, {d_out})", f"{type(error).__name__}: {error}", fix)
     if shape != (2, d_out):
-        fail(who, f"`network` must map (N, {d_in}) to (N, {d_out})", f"outputs of shape {shape} for 2 rows", fix)
+        fail(who, f"`net` must map (N, {d_in}) to (N, {d_out})", f"outputs of shape {shape} for 2 rows", fix)
 
 
 def testify(network: nn.Module, data: Data, strength: float, seed: int) -> tuple[tuple[Evidence, ...], str]:

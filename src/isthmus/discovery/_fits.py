@@ -104,7 +104,8 @@ def _train(
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """The waist of a network in its own measure: uncorrelated coordinates of unit variance, the weightiest first.
+    """The waist of a network in its own measure: uncorrelated coordinates of unit variance, in the
+    order in which they move the outputs.
 
     With C the covariance of z and M = E[JᵀJ] of the decoder's Jacobian, the eigenvalues of C^½MC^½ are the mean squares
     of what each coordinate moves at the outputs.
@@ -151,7 +152,7 @@ def weigh(net: FullyConnected, X: Tensor) -> Coordinates:
 
 @torch.no_grad()
 def narrow(net: FullyConnected, X: Tensor, rank: int) -> FullyConnected:
-    """The network with all but the ``rank`` weightiest coordinates held at their mean."""
+    """The network with all but the ``rank`` first coordinates held at their mean."""
     found = weigh(net, X)
     return rewaist(net, found.into[:rank], found.out_of[:, :rank], found.mean)
 
@@ -193,8 +194,8 @@ def unroll(
     """A start for ``rank`` coordinates that no projection gives: a surface, unrolled along itself.
 
     The surface of outputs of ``net`` (which are denoised) is embedded in R^rank by shortest paths, or as a ``ring`` the
-    cloud of its coordinates is; an encoder is fitted to what comes of it and a decoder from there, by ``phases``. None
-    where that is impossible: too few points, or all of them equal.
+    cloud of its coordinates is; an encoder is fitted to the unrolled coordinates, and a decoder to its outputs, both by
+    ``phases``. None where that is impossible: too few points, or all of them equal.
     """
     with torch.no_grad():
         U = _flat_ring(net, X, rank, seed) if ring else _shortest_paths(net(X).double().numpy(), rank)

@@ -27,7 +27,7 @@ class ConstantMap(nn.Module):
         self.register_buffer("value", value.clone())
 
     def forward(self, X: Tensor) -> Tensor:
-        """(N, len(value))."""
+        """The constant outputs, (N, len(value))."""
         return self.value.expand(len(X), -1)
 
     def to_torch(self) -> nn.Module:

@@ -26,7 +26,7 @@ def reference_of(loss_kind: str) -> str:
 
 
 def unit_of(loss_kind: str) -> str:
-    """The same in one word."""
+    """What errors are shares of, in one word."""
     return "entropy" if loss_kind == "cross_entropy" else "variance"
 
 
@@ -129,7 +129,7 @@ class RankProfile:
 
     @property
     def unit(self) -> str:
-        """The same in one word."""
+        """What errors are shares of, in one word."""
         return unit_of(self.loss_kind)
 
     @property
@@ -237,7 +237,7 @@ class RankProfile:
     def _repr_html_(self) -> str:
         from isthmus.discovery._tables import profile_table
 
-        answer = _html.heading(_html.strong(f"k = {self.chosen}"), _html.told(self.rule))
+        answer = _html.heading(_html.strong(f"k = {self.chosen}"), _html.prose(self.rule))
         return _html.card(answer, _html.rows(profile_table(self, self.chosen)))
 
 

@@ -237,7 +237,7 @@ STRENGTHS = (0.1, 0.03, 0.01)
 #: λ that are tried for numbers: the larger one if the next smaller one does not predict better, …
 WEAKER, STRONGER = (1e-4, 1e-5), 1e-2
 
-#: What explains less than this share of the variance is not looked for unless a smaller `ridge` asks for it, …
+#: What explains less than this share of the variance is not looked for unless a smaller `resolution` asks for it, …
 FINEST = 4e-4
 
 #: … which is to have at most this share of the error.
@@ -467,7 +467,7 @@ def judge(
         Held-out errors of the best constant, row by row.
     autoencoder : bool
         Whether the outputs are the inputs. Then every further coordinate explains a little, noise for example, up to
-        the last, with which nothing is left: what is below the resolution raises no doubt, and is told.
+        the last, with which nothing is left: what is below the resolution raises no doubt, and is mentioned.
     reference : Reference, optional
         How well learners predict that know nothing of ranks.
     """

@@ -34,12 +34,12 @@ def meaning_table(coordinates: Sequence[Sequence[Mapping[str, Any]]]) -> Table:
         for one in strongest
     ]
     heads = ["coordinate", "input", "sensitivity", "lowest refit", "highest refit"]
-    told = ["Standard deviations of the coordinate for one of the input; at most ten inputs for each coordinate."]
-    return Table("meaning-numbers", "The strongest inputs", heads, rows, told, folded=len(rows) > 12, brief=())
+    reading = ["Standard deviations of the coordinate for one of the input; at most ten inputs for each coordinate."]
+    return Table("meaning-numbers", "The strongest inputs", heads, rows, reading, folded=len(rows) > 12, brief=())
 
 
 def tables_of(found: Any) -> list[Table]:
-    """Those that have rows."""
+    """The tables of a discovery; those without rows are left out."""
     profile = [] if found.profile is None else [profile_table(found.profile, found.rank)]
     evidence = evidence_table("evidence-numbers", found.evidence, found.rank)
     return [one for one in (*profile, evidence, meaning_table(found.to_dict()["coordinates"])) if one.rows]

@@ -527,7 +527,7 @@ class Scaling:
 
     @staticmethod
     def none(columns: int) -> Scaling:
-        """Columns as they are."""
+        """A scaling that leaves columns as they are."""
         return Scaling(np.zeros(columns), np.ones(columns), None, np.zeros(columns, dtype=bool))
 
     def __call__(self, A: Array) -> Array:
@@ -536,7 +536,7 @@ class Scaling:
         return B if self.axes is None else B @ self.axes.T
 
     def undo(self, B: Array) -> Array:
-        """Back to the user's units."""
+        """Scaled rows in the units of the user."""
         return (B if self.axes is None else B @ self.axes) * np.where(self.constant, 0.0, self.scale) + self.shift
 
     @property

@@ -455,7 +455,7 @@ class Stages:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """What was begun and nobody asked for is waited for at the end, or given up after a failure."""
+        """Trainings that were begun and not needed are waited for at the end, or given up after a failure."""
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""Tasks for an executor of any kind, what becomes of them, and the computation itself, which is the same everywhere."""
+"""Tasks for an executor of any kind, their results, and the computation itself, which is the same everywhere."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that an exception is."""
+        """The failure that describes an exception."""
         trace = _PATHS.sub('File "', "".join(traceback.format_exception(error)))
         message = str(error).strip() or type(error).__name__
         return cls(type(error).__name__, message[:LONGEST_MESSAGE], trace[-LONGEST_TRACE:])
@@ -92,7 +92,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Finished:
-    """What became of one configuration: a Run in memory, which the sweep alone writes, or a Failure.
+    """The result of one configuration: a Run in memory, which only the sweep writes, or a Failure.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ PLACES = 64
 def computed(
     executor: Executor, tasks: Sequence[Task], started: Callable[[Task], None] = lambda _: None, *, retries: int = 2
 ) -> Generator[Finished, None, None]:
-    """Compute tasks on an executor of :mod:`concurrent.futures`; yield what becomes of them as it comes, in any order.
+    """Compute tasks on an executor of :mod:`concurrent.futures`; yield results as they arrive, in any order.
 
     Parameters
     ----------
@@ -196,14 +196,14 @@ def alone(task: Task) -> list[Task]:
 
 
 def failed(task: Task, failure: Failure, attempt: int = 1) -> list[Finished]:
-    """What became of a task that nobody could compute."""
+    """The result of a task that failed."""
     return [Finished(key, None, failure, 0.0, platform.node(), 0, attempt) for key in task.keys]
 
 
 def lost(task: Task, *, attempts: int, why: object) -> list[Finished]:
-    """What became of a task whose worker was lost ``attempts`` times."""
-    told = f"the process that computed it was lost {attempts} time{'s' * (attempts != 1)}: {why}"
-    return failed(task, Failure(LOST, told[:LONGEST_MESSAGE]), attempts)
+    """The failure of a task whose worker was lost ``attempts`` times."""
+    message = f"the process that computed it was lost {attempts} time{'s' * (attempts != 1)}: {why}"
+    return failed(task, Failure(LOST, message[:LONGEST_MESSAGE]), attempts)
 
 
 def execute(task: Task) -> list[Finished]:

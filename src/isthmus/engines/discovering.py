@@ -53,8 +53,8 @@ def discover_run(parameters: Mapping[str, Any], data: Mapping[str, np.ndarray]) 
     source = provenance(
         seed=parameters["seed"], dtype="float32", started=began, seconds=round(time.perf_counter() - clock, 3)
     )
-    told = {"measured": _measured(found), "sentence": found.sentence, "reasons": list(found.reasons)}
-    return Run("discover", dict(parameters), _arrays(found), _outcomes(found), {**source, **told})
+    extra = {"measured": _measured(found), "sentence": found.sentence, "reasons": list(found.reasons)}
+    return Run("discover", dict(parameters), _arrays(found), _outcomes(found), {**source, **extra})
 
 
 def _measured(found: Discovery) -> dict[str, Any]:

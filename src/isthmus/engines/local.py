@@ -1,4 +1,4 @@
-"""Processes of this machine as an executor, one pipe each, so that a death costs one call and no other."""
+"""Processes of this machine as an executor, one pipe each: a process that dies loses one call and no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 class Processes(Executor):
-    """Processes of this machine. One that dies costs the call that it held, which raises ``BrokenExecutor``.
+    """Processes of this machine. The call of a process that dies raises ``BrokenExecutor``.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Processes(Executor):
         return self._waiting.submit(self._call, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End all processes, when their calls have ended or, with ``cancel_futures``, at once: a training is deaf."""
+        """End all processes when their calls have ended or, with ``cancel_futures``, at once."""
         self._over = cancel_futures
         if cancel_futures:
             self._waiting.shutdown(wait=False, cancel_futures=True)
@@ -136,7 +136,7 @@ class _Worker:
         return answer
 
     def stop(self) -> None:
-        """End the process, whatever it does; nothing of value is in it."""
+        """Kill the process; it holds no result that is needed."""
         self._process.kill()
         self._process.join()
 
@@ -167,7 +167,7 @@ def _serve(pipe: Any, threads: int) -> None:
 
 
 def _follow(sentinel: int) -> None:
-    """End this process when the driver has ended, however that came."""
+    """End this process when the driver has ended, for whatever reason."""
     multiprocessing.connection.wait([sentinel])
     os._exit(1)
 
@@ -193,7 +193,7 @@ def cores() -> int:
 
 
 def free_memory(*, meminfo: Path = Path("/proc/meminfo"), group: Path = _GROUP) -> int | None:
-    """Bytes that may be used without swapping, by the system and by the container; None if nobody says."""
+    """Bytes that may be used without swapping, by the system and by the container; None if neither says."""
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = (line.split() for line in meminfo.read_text(encoding="ascii").splitlines())

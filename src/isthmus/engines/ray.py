@@ -1,4 +1,4 @@
-"""Ray as an executor, on the connection that this process has or is told to make. Ray places and transports."""
+"""Ray as an executor, on the connection of this process, or a new one. Ray places tasks and transports data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from isthmus._checks import check_integer, check_number, fail
 from isthmus.engines.base import Task
 from isthmus.engines.local import RENEWED_AFTER, THREADS
 
-#: Calls handed to Ray at once, however large the cluster.
+#: At most so many calls are handed to Ray at once.
 _MOST = 1_000
 #: Seconds between two looks at the nodes.
 _LOOK = 5.0
@@ -39,7 +39,7 @@ class RayExecutor(Executor):
     Parameters
     ----------
     address : str, optional
-        ``"host:port"`` of a cluster, or ``"auto"`` on one of its machines, which is what it is unless given. A process
+        ``"host:port"`` of a cluster, or ``"auto"`` on one of its machines, the default. A process
         that is connected already uses that connection, and leaves it as it was.
     workers : int, optional
         Calls at once, at most; unless given, twice as many as the nodes can hold, so that none waits.
@@ -103,15 +103,15 @@ class RayExecutor(Executor):
         return node["Alive"] and node["NodeID"] not in self._avoided
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call on some node; function, arguments and result are pickled, and of a task the data are sent once."""
+        """Call ``fn`` on some node. Function, arguments and result are pickled; data that tasks share are sent once."""
         return self._waiting.submit(self._call, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the connection, if it is ours, when all calls have ended or, with ``cancel_futures``, now."""
+        """Wait for the calls, or with ``cancel_futures`` cancel them; close the connection if it was opened here."""
         self._waiting.shutdown(wait and not cancel_futures, cancel_futures=cancel_futures)
         if self._ray.is_initialized():
             for reference in list(self._running):
-                # What ended meanwhile needs no stopping.
+                # Calls that have ended meanwhile cannot be cancelled.
                 with contextlib.suppress(self._ray.exceptions.RayError, ValueError, RuntimeError):
                     self._ray.cancel(reference, force=True)
         self._waiting.shutdown(wait)
@@ -129,7 +129,7 @@ class RayExecutor(Executor):
         payload = pickle.dumps((fn, bare, kwargs))
         while True:
             if not self._ray.is_initialized():
-                # A call to Ray would start another one.
+                # Any further call would start a Ray cluster of its own on this machine.
                 do = "Repeat the command: it continues."
                 fail("RayExecutor", "the connection to Ray must last", "none any more", do)
             options = {}
@@ -171,8 +171,8 @@ class RayExecutor(Executor):
 
     def _check_nodes(self) -> None:
         if not any(self._usable(node) and node["Resources"].get("CPU") for node in self._ray.nodes()):
-            told = "; ".join(self._avoided.values())
-            raise VersionMismatch(f"no node is left with the driver's versions: {told}")
+            reasons = "; ".join(self._avoided.values())
+            raise VersionMismatch(f"no node is left with the driver's versions: {reasons}")
 
 
 def library() -> Any:
@@ -192,7 +192,7 @@ def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             fail("RayExecutor", must, repr(address), "See `ray status`.")
-        # Ray itself would try for minutes before it says that nobody is there.
+        # Ray itself would retry for minutes before it reports that nothing answers.
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
         except (OSError, OverflowError) as error:
@@ -221,7 +221,7 @@ def _check_connection(ray: Any, address: str | None, runtime_env: Mapping[str, A
 
 
 def _portable() -> tuple[Callable[[], dict[str, str]], Callable[..., Any]]:
-    """Versions of what decides a result, with a digest of the source of isthmus; and what Ray runs for a call.
+    """Two functions: the versions of everything that can change a result, and what Ray runs for a call.
 
     Functions inside a function travel as they are, not as a name to be imported: on a node with another isthmus, or
     none, they still run and can say so.

@@ -12,7 +12,7 @@ from isthmus.runs import Run
 
 
 def run_several(experiments: Sequence[Experiment], executor: Executor) -> Iterator[tuple[Experiment, Run | Failure]]:
-    """Yield every experiment with its Run, or why there is none, as they come.
+    """Yield every experiment with its Run, or the reason why there is none, as they finish.
 
     Figures of one computation (F-ham-1 and F-ham-3, F-bn-2 and F-talk-3) share it: experiments that inherit the same
     ``compute`` and have the same parameters.
@@ -42,6 +42,6 @@ def _seconds(one: Experiment) -> float:
 
 def _second(one: Experiment, run: Run) -> Run:
     """The Run of an experiment whose arrays are those of another."""
-    told = {"computed_with": run.experiment}
+    extra = {"computed_with": run.experiment}
     seconds = float(run.provenance["seconds"])
-    return one.recorded(run.arrays, started=time.time() - seconds, seconds=seconds, more=told)
+    return one.recorded(run.arrays, started=time.time() - seconds, seconds=seconds, more=extra)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from isthmus._checks import check_number, fail
+from isthmus._checks import fail
 from isthmus._cite import cites
 from isthmus._settings import Settings
 from isthmus.estimators._base import Array, Bottleneck, put_together, take_apart
@@ -51,9 +53,9 @@ class BottleneckAutoencoder(Bottleneck):
         Neurons in each.
     activation : {"auto", "smooth", "kinked"}, default "auto"
         SiLU or ReLU; "auto" is SiLU.
-    ridge : "auto" or float, default "auto"
-        λ: a coordinate must explain at least about this share of the variance, 0.01 by default. Noise can be described
-        too, by coordinates of its own: what is below λ is left out, so raise λ above the noise's share.
+    resolution : "auto" or float, default "auto"
+        A coordinate must explain at least about this share of the variance, 0.01 by default. Noise can be described
+        too, by coordinates of its own: what is below the resolution is left out, so raise it above the noise's share.
     units : {"auto", "own", "common"}, default "auto"
         Columns divided by their own standard deviation (here also with "auto"), or all by one number: for columns of
         one unit (pixels).
@@ -81,6 +83,8 @@ class BottleneckAutoencoder(Bottleneck):
     random_state : int, RandomState or None, default 0
     verbose : bool, default False
         Show progress on stderr.
+    ridge : float
+        The former name of ``resolution``; it goes in the next version.
 
     Attributes
     ----------
@@ -111,6 +115,11 @@ class BottleneckAutoencoder(Bottleneck):
     (1, 1, (200, 2))
     """
 
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **Bottleneck._parameter_constraints,
+        "noise": [Interval(Real, 0.0, None, closed="left")],
+    }
+
     def __init__(
         self,
         rank: int | str = Settings.rank,
@@ -118,7 +127,7 @@ class BottleneckAutoencoder(Bottleneck):
         depth: int = Settings.depth,
         width: int = Settings.width,
         activation: str = Settings.activation,
-        ridge: float | str = Settings.ridge,
+        resolution: float | str = Settings.resolution,
         units: str = Settings.units,
         noise: float = Settings.input_noise,
         max_rank: int | None = Settings.max_rank,
@@ -132,13 +141,14 @@ class BottleneckAutoencoder(Bottleneck):
         n_jobs: int | None = None,
         random_state: Any = Settings.seed,
         verbose: bool = False,
+        ridge: float | str = "deprecated",
     ) -> None:
         super().__init__(
             rank,
             depth=depth,
             width=width,
             activation=activation,
-            ridge=ridge,
+            resolution=resolution,
             units=units,
             max_rank=max_rank,
             cv=cv,
@@ -151,6 +161,7 @@ class BottleneckAutoencoder(Bottleneck):
             n_jobs=n_jobs,
             random_state=random_state,
             verbose=verbose,
+            ridge=ridge,
         )
         self.noise = noise
 
@@ -166,9 +177,8 @@ class BottleneckAutoencoder(Bottleneck):
         time : array (n,), optional
             Numbers or dates that order the rows in time: the last are held out.
         """
-        self._check_missing()
-        Settings.check("BottleneckAutoencoder", "units", self.units)
-        noise = check_number("BottleneckAutoencoder", "noise", self.noise, low=0.0)
+        self._check_parameters()
+        noise = float(self.noise)
         X = self._validated(X, ensure_min_samples=2)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(X.shape[1])])
         return self._discover(X, X, groups=groups, time=time, input_noise=noise, target_names=names)

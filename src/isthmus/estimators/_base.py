@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import Tensor
 
 from isthmus._checks import fail, without_mask
-from isthmus._settings import KINDS, Settings
+from isthmus._errors import IsthmusError
+from isthmus._settings import KINDS, Settings, present_name
 from isthmus.discovery import Discovery, discover
 from isthmus.discovery._columns import holds_dates, refuse_columns
 from isthmus.discovery._result import discovery_from_parts, discovery_parts
@@ -20,8 +24,37 @@ from isthmus.discovery._result import discovery_from_parts, discovery_parts
 Array = NDArray[np.float64]
 
 
-class Bottleneck(TransformerMixin, BaseEstimator):
-    """A map through as few variables as the task needs; see its heirs."""
+class ParameterError(IsthmusError, InvalidParameterError):
+    """A parameter of an estimator is not allowed: an error of this library's, and scikit-learn's."""
+
+
+def _constraints() -> dict[str, list[Any]]:
+    """What scikit-learn may know of each parameter that is a setting of discover; the library's words are in fit."""
+    made: dict[str, list[Any]] = {}
+    for one in fields(Settings):
+        kind, allowed = one.metadata["kind"], one.metadata["allowed"]
+        if kind is str:
+            made[one.name] = [StrOptions(set(allowed["choices"]))]
+            continue
+        low, high, open_ = allowed.get("low"), allowed.get("high"), allowed.get("low_open")
+        closed = ("neither" if open_ else "left") if high is None else ("right" if open_ else "both")
+        numbers = Interval(Integral if kind is int else Real, low, high, closed=closed)
+        other = [StrOptions({"auto"})] if one.default == "auto" else [None] if one.default is None else []
+        made[one.name] = [numbers, *other]
+    return made
+
+
+class Bottleneck(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """What the three estimators share: parameters, the discovery behind ``fit``, and the coordinates."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **{name: allowed for name, allowed in _constraints().items() if name not in ("loss", "input_noise", "seed")},
+        "cv": "no_validation",
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "ridge": [StrOptions({"auto", "deprecated"}), Real],
+    }
 
     def __init__(
         self,
@@ -30,7 +63,7 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         depth: int = Settings.depth,
         width: int = Settings.width,
         activation: str = Settings.activation,
-        ridge: float | str = Settings.ridge,
+        resolution: float | str = Settings.resolution,
         units: str = Settings.units,
         max_rank: int | None = Settings.max_rank,
         cv: Any = None,
@@ -43,12 +76,13 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         n_jobs: int | None = None,
         random_state: Any = Settings.seed,
         verbose: bool = False,
+        ridge: float | str = "deprecated",
     ) -> None:
         self.rank = rank
         self.depth = depth
         self.width = width
         self.activation = activation
-        self.ridge = ridge
+        self.resolution = resolution
         self.units = units
         self.max_rank = max_rank
         self.cv = cv
@@ -61,6 +95,7 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.ridge = ridge
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn may expect of it."""
@@ -75,6 +110,8 @@ class Bottleneck(TransformerMixin, BaseEstimator):
     def _discover(self, X: Array, Y: Any, **more: Any) -> Self:
         """Discover on checked rows, with the estimator's parameters."""
         settings = {name: value for name, value in self.get_params(deep=False).items() if name in KINDS}
+        if self.ridge != "deprecated":
+            settings[present_name(type(self).__name__, "ridge")] = self.ridge
         self.discovery_: Discovery = discover(
             X,
             Y,
@@ -82,7 +119,7 @@ class Bottleneck(TransformerMixin, BaseEstimator):
             seed=_seed(self.random_state),
             feature_names=getattr(self, "feature_names_in_", None),
             n_jobs=self.n_jobs,
-            show_progress=self.verbose,
+            progress=bool(self.verbose),
             **settings,
             **more,
         )
@@ -112,11 +149,14 @@ class Bottleneck(TransformerMixin, BaseEstimator):
             refuse_columns(who, "y", y[0])
         raise caught or TypeError("dates are no numbers")
 
-    def _check_missing(self) -> None:
-        Settings.check(type(self).__name__, "missing", self.missing)
+    def _check_parameters(self) -> None:
+        try:
+            self._validate_params()
+        except InvalidParameterError as problem:
+            raise ParameterError(str(problem)) from None
 
     def _take(self) -> None:
-        """Fitted attributes from the discovery."""
+        """Set the fitted attributes from the discovery."""
         found = self.discovery_
         self.rank_, self.verdict_, self.reasons_ = found.rank, found.verdict, list(found.reasons)
         self.rank_profile_ = found.profile
@@ -124,21 +164,13 @@ class Bottleneck(TransformerMixin, BaseEstimator):
         self._n_features_out = found.rank
 
     def transform(self, X: Any) -> Array:
-        """The coordinates g(X), (n, rank_): uncorrelated, of unit variance, the weightiest first."""
+        """The coordinates g(X), (n, rank_): uncorrelated, of unit variance, the most effective first."""
         X = self._checked(X)
         return self.discovery_.transform(X)
 
     def _checked(self, X: Any) -> Array:
         check_is_fitted(self)
         return np.asarray(self._validated(X, reset=False))
-
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Names of the coordinates: ``coordinate0``, ``coordinate1``, …"""
-        check_is_fitted(self)
-        own = getattr(self, "feature_names_in_", None)
-        if input_features is not None and own is not None and list(input_features) != list(own):
-            raise ValueError("input_features is not equal to feature_names_in_")
-        return np.array([f"coordinate{j}" for j in range(self.rank_)], dtype=object)
 
 
 def _detached(value: Any) -> Any:
@@ -192,6 +224,8 @@ def put_together(cls: type[M], config: Any, tensors: dict[str, Tensor], more: di
     ):
         fail("load", f"an estimator must have the keys {', '.join(sorted(keys))}", ascii(config)[:200], _FIX)
     parameters, known = config["parameters"], tuple(cls().get_params(deep=False))
+    if "ridge" in parameters and "resolution" not in parameters:  # as the version before wrote it
+        parameters = {("resolution" if name == "ridge" else name): value for name, value in parameters.items()}
     if not set(parameters) <= set(known) or not all(_plain(value) for value in parameters.values()):
         fail("load", f"parameters must be among {', '.join(known)}", ascii(parameters)[:200], _FIX)
     found = discovery_from_parts(config["discovery"], tensors)

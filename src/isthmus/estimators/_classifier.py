@@ -14,6 +14,7 @@ from torch import Tensor
 
 from isthmus._checks import as_tensor, fail
 from isthmus._cite import cites
+from isthmus._deprecations import renamed
 from isthmus.estimators._base import Array, Bottleneck, put_together, take_apart
 from isthmus.files import register
 from isthmus.measures import Topology, tripoints
@@ -42,8 +43,8 @@ class BottleneckClassifier(ClassifierMixin, Bottleneck):
         Neurons in each.
     activation : {"auto", "smooth", "kinked"}, default "auto"
         SiLU or ReLU; "auto" is ReLU: boundaries between classes have kinks.
-    ridge : "auto" or float, default "auto"
-        λ: a coordinate must explain at least about this share of the labels' entropy. "auto" takes the largest of 0.1,
+    resolution : "auto" or float, default "auto"
+        A coordinate must explain at least about this share of the labels' entropy. "auto" takes the largest of 0.1,
         0.03 and 0.01 at which held-out rows are predicted about as well as at any.
     units : {"auto", "own", "common"}, default "auto"
         Columns divided by their own standard deviation, or all by one number; "auto" asks what predicts better where
@@ -68,6 +69,8 @@ class BottleneckClassifier(ClassifierMixin, Bottleneck):
     random_state : int, RandomState or None, default 0
     verbose : bool, default False
         Show progress on stderr.
+    ridge : float
+        The former name of ``resolution``; it goes in the next version.
 
     Attributes
     ----------
@@ -114,7 +117,7 @@ class BottleneckClassifier(ClassifierMixin, Bottleneck):
         time : array (n,), optional
             Numbers or dates that order the rows in time: the last are held out.
         """
-        self._check_missing()
+        self._check_parameters()
         X, y = self._validated(X, y, ensure_min_samples=2)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
@@ -140,19 +143,20 @@ class BottleneckClassifier(ClassifierMixin, Bottleneck):
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
-    def tripoints(self, box: Any = None, *, resolution: int = 256, smallest: float = 1e-6) -> Topology:
+    @renamed(resolution="points")
+    def tripoints(self, box: Any = None, *, points: int = 256, smallest: float = 1e-6) -> Topology:
         """Points of the plane where three classes meet, and which classes touch, for two inputs.
 
         Parameters
         ----------
         box : ((x_low, x_high), (y_low, y_high)), optional
             Where to look; by default around the data of the fit.
-        resolution, smallest : int, float
+        points, smallest : int, float
             As in :func:`isthmus.measures.tripoints`.
         """
         where = self._plane("tripoints") if box is None else box
         self._plane("tripoints")
-        return tripoints(self.discovery_.predict, where, resolution=resolution, smallest=smallest)
+        return tripoints(self.discovery_.predict, where, points=points, smallest=smallest)
 
     def plot_boundary(self, axes: Any = None, X: Any = None, y: Any = None, *, box: Any = None) -> Any:
         """Draw the regions of the classes in the plane, for two inputs, with rows X and their labels y if given.

@@ -28,8 +28,8 @@ class BottleneckRegressor(MultiOutputMixin, RegressorMixin, Bottleneck):
         Neurons in each.
     activation : {"auto", "smooth", "kinked"}, default "auto"
         SiLU or ReLU; "auto" is SiLU.
-    ridge : "auto" or float, default "auto"
-        λ: a coordinate must explain at least about this share of the outputs' variance. "auto" takes what predicts
+    resolution : "auto" or float, default "auto"
+        A coordinate must explain at least about this share of the outputs' variance. "auto" takes what predicts
         held-out rows best among 0.01, 0.001, 0.0001 and 0.00001.
     units : {"auto", "own", "common"}, default "auto"
         Columns divided by their own standard deviation, or all by one number; "auto" asks what predicts better where
@@ -54,6 +54,8 @@ class BottleneckRegressor(MultiOutputMixin, RegressorMixin, Bottleneck):
     random_state : int, RandomState or None, default 0
     verbose : bool, default False
         Show progress on stderr.
+    ridge : float
+        The former name of ``resolution``; it goes in the next version.
 
     Attributes
     ----------
@@ -97,7 +99,7 @@ class BottleneckRegressor(MultiOutputMixin, RegressorMixin, Bottleneck):
         time : array (n,), optional
             Numbers or dates that order the rows in time: the last are held out.
         """
-        self._check_missing()
+        self._check_parameters()
         target_names = column_names(y)
         X, y = self._validated(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         if y.dtype.kind == "U":  # lets it pass

@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from isthmus._checks import check_choice, check_integer, check_number, fail
-from isthmus._progress import ProgressFactory, silent
+from isthmus._progress import ProgressFactory, shown
 from isthmus.plotting.style import new_figure, render
 from isthmus.runs import Outcome, Run, configuration_key, provenance
 
@@ -130,7 +130,7 @@ class Experiment(ABC):
     def run(
         self,
         *,
-        progress: ProgressFactory = silent,
+        progress: bool | ProgressFactory = False,
         command: Sequence[str] | None = None,
         device: str = "cpu",
         figures: bool = True,
@@ -139,8 +139,8 @@ class Experiment(ABC):
 
         Parameters
         ----------
-        progress : callable
-            ``progress(total, label)`` as in ``isthmus._progress``; silent unless given.
+        progress : bool or callable, default False
+            Show on stderr how far it is, as in :func:`isthmus.train`.
         command : sequence of str, optional
             Recorded in the provenance, ``sys.argv[1:]`` unless given.
         device : str
@@ -149,7 +149,7 @@ class Experiment(ABC):
             Whether to draw: not in a sweep, which has pictures of its own.
         """
         started, clock = time.time(), time.perf_counter()
-        arrays = self.compute(progress)
+        arrays = self.compute(shown(progress))
         return self.recorded(arrays, started=started, clock=clock, command=command, device=device, figures=figures)
 
     def recorded(
@@ -189,8 +189,8 @@ class Experiment(ABC):
         took = seconds if clock is None else time.perf_counter() - clock
         source = provenance(seed=self.seed, device=device, started=started, seconds=round(took, 3), command=command)
         # Kept with the Run, so that a table of many need not read the arrays of each.
-        told = {"measured": plain_scalars(self.measured(arrays))}
-        return Run(self.id, self.parameters, arrays, outcomes, {**source, **told, **(more or {})}, drawn)
+        account = {"measured": plain_scalars(self.measured(arrays))}
+        return Run(self.id, self.parameters, arrays, outcomes, {**source, **account, **(more or {})}, drawn)
 
     # ---------------------------------------------------------------- for sweeps
 

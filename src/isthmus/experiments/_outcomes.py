@@ -40,7 +40,7 @@ class Quote:
         name : str
             What is compared.
         good : bool or None
-            Whether it came out as stated; None where that cannot be told.
+            Whether it came out as stated; None where that is undetermined.
         value, expected, reason
             As in :class:`~isthmus.runs.Outcome`.
         otherwise : {"differs", "fails"}

@@ -267,7 +267,7 @@ def curved_only(Z: Tensor, rank: int, local: int) -> str:
 
 def _data_rank(trace: Trace) -> int:
     """Dimension of the affine span of the inputs; their number of columns when it is not clearly smaller."""
-    (s,) = representation_spectra(replace(trace, activations=trace.activations[:1]), of="activations")
+    (s,) = representation_spectra(replace(trace, activations=trace.activations[:1]), kind="activations")
     reading = read_spectrum(s, eps=trace.source_eps, floor=_rounding(trace, trace.inputs))
     return trace.dims[0] if reading.status == "unclear" else reading.count
 

@@ -23,7 +23,7 @@ from isthmus.measures._identity_cost import KernelNorm
 from isthmus.objective import cost
 from isthmus.trace import Trace, Traceable, activation_derivative
 
-#: γ as a share of ‖K^σ‖_op, unless told otherwise.
+#: γ as a share of ‖K^σ‖_op, unless given.
 GAMMA_SHARE = 1e-6
 
 #: Residual up to which forces are called balanced, and size in units of the root mean square that is a kink.
@@ -108,21 +108,21 @@ def attraction(Z: Tensor, before: KernelNorm, gamma: float = 0.0) -> Tensor:
 
 
 @cites("features2022", "§3.1(4), Fig. 1", ids=("Q-forces",))
-def repulsion(Z: Tensor, after: Tensor, own: KernelNorm, *, slope: float, gamma: float = 0.0) -> Tensor:
+def repulsion(Z: Tensor, after: Tensor, kernel: KernelNorm, *, slope: float, gamma: float = 0.0) -> Tensor:
     """−2σ̇(Z_ℓ) ⊙ [σ(Z_ℓ)(K^σ_ℓ + γI)⁻¹K_{ℓ+1}(K^σ_ℓ + γI)⁻¹], (n_ℓ, N): the gradient of the next term at fixed Z_{ℓ+1}.
 
     Parameters
     ----------
     Z, after : Tensor (n_ℓ, N), (n_{ℓ+1}, N)
         Z_ℓ and Z_{ℓ+1}.
-    own : KernelNorm
+    kernel : KernelNorm
         Of Z^σ_ℓ.
     """
     # W = Z_{ℓ+1}(K + γI)⁻¹Sᵀ from the SVD: through (K + γI)⁻¹ itself it would lose the square of the condition number.
-    C, s = after.double() @ own.Vh.mT, own.s
-    r = len(s) if gamma > 0.0 else own.rank
-    W = (C[:, :r] * (s[:r] / (s[:r] ** 2 + gamma))) @ own.U[: len(Z), :r].mT
-    return -2.0 * activation_derivative(Z, slope) * (W.mT @ solve(own, after, gamma))
+    C, s = after.double() @ kernel.Vh.mT, kernel.s
+    r = len(s) if gamma > 0.0 else kernel.rank
+    W = (C[:, :r] * (s[:r] / (s[:r] ** 2 + gamma))) @ kernel.U[: len(Z), :r].mT
+    return -2.0 * activation_derivative(Z, slope) * (W.mT @ solve(kernel, after, gamma))
 
 
 def solve(norm: KernelNorm, M: Tensor, gamma: float = 0.0) -> Tensor:

@@ -51,8 +51,8 @@ class KeptFrequency:
     def name(self) -> str:
         """``±(1, 0)``, ``±1`` for signals, ``(0, 0)`` without a partner; with the channels where there are several."""
         inside = ", ".join(map(str, self.frequency))
-        told = inside if len(self.frequency) == 1 else f"({inside})"
-        return f"{'±' if self.paired else ''}{told}" + (f" ×{self.channels}" if self.channels > 1 else "")
+        reason = inside if len(self.frequency) == 1 else f"({inside})"
+        return f"{'±' if self.paired else ''}{reason}" + (f" ×{self.channels}" if self.channels > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -374,10 +374,10 @@ class LayerFrequencies:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        told: dict[str, Any] = {"layer": self.ell}
+        reason: dict[str, Any] = {"layer": self.ell}
         for name, found in (("weights", self.weights), ("signals", self.signals)):
-            told[name] = {"status": found.reading.status, "kept": [one.name for one in found.kept]}
-        return told | {"filter_norm": self.filter_norm, "operator_norm": self.operator_norm}
+            reason[name] = {"status": found.reading.status, "kept": [one.name for one in found.kept]}
+        return reason | {"filter_norm": self.filter_norm, "operator_norm": self.operator_norm}
 
 
 @dataclass(frozen=True)
@@ -435,8 +435,8 @@ def kept_frequencies(trace: Convolved) -> KeptFrequencies:
     Determined if in the layers whose waves (ω ≠ 0) have the fewest dimensions filters and centred pre-activations drop
     clearly (or not at all) and keep the same waves, and all these layers name the same ones. None if no layer has fewer
     dimensions than inputs and outputs. Undetermined otherwise, also where a layer may have fewer but does not drop
-    clearly. The mean, ω = 0, is told apart: see :class:`KeptFrequencies`. A layer that is constant over samples keeps
-    nothing: no frequencies, 0 dimensions. Measured in ``docs/notes/convolutions.md``.
+    clearly. The mean, ω = 0, is reported separately: see :class:`KeptFrequencies`. A layer that is constant over
+    samples keeps nothing: no frequencies, 0 dimensions. Measured in ``docs/notes/convolutions.md``.
     """
     eps = trace.source_eps
     table = []
@@ -471,26 +471,26 @@ def judged(table: Sequence[LayerFrequencies], most: int) -> KeptFrequencies:
 
     still = [one for one in table if one.signals.reading.status == "zero"]
     if still:
-        told = f"filter {still[0].ell} gives the same for all samples: nothing of the inputs passes"
-        return answer("determined", told, still)
+        reason = f"filter {still[0].ell} gives the same for all samples: nothing of the inputs passes"
+        return answer("determined", reason, still)
     clear = [one for one in table if one.clear]
     if not clear:
         return answer("undetermined", "no filter drops clearly at the same frequencies as its signals")
     fewest = min(one.dimensions for one in clear)
     doubtful = [str(one.ell) for one in table if not one.clear and one.dimensions < fewest]
     if doubtful:
-        told = ", ".join(doubtful)
-        return answer("undetermined", f"filters {told} may pass fewer dimensions, but do not drop clearly")
+        reason = ", ".join(doubtful)
+        return answer("undetermined", f"filters {reason} may pass fewer dimensions, but do not drop clearly")
     if min(one.signals.reading.count for one in clear) >= most:
         return answer("none", f"no filter passes fewer than {most} dimensions, those of inputs or outputs")
     narrow = [one for one in clear if one.dimensions == fewest]
     if len({frozenset((wave.frequency, wave.channels) for wave in one.signals.waves) for one in narrow}) > 1:
-        told = "; ".join(f"filter {one.ell}: {_named(one.signals)}" for one in narrow)
-        return answer("undetermined", f"filters of {fewest} dimensions keep different frequencies ({told})")
-    told = f"filters {', '.join(str(one.ell) for one in narrow)} keep {_named(narrow[0].signals)} alone"
+        reason = "; ".join(f"filter {one.ell}: {_named(one.signals)}" for one in narrow)
+        return answer("undetermined", f"filters of {fewest} dimensions keep different frequencies ({reason})")
+    reason = f"filters {', '.join(str(one.ell) for one in narrow)} keep {_named(narrow[0].signals)} alone"
     found = answer("determined", "", narrow)
     mean = {"varies": ", besides a mean that varies", "constant": ", besides a constant mean"}.get(found.mean, "")
-    return replace(found, reasons=(f"{told}: {fewest} dimensions{mean}",))
+    return replace(found, reasons=(f"{reason}: {fewest} dimensions{mean}",))
 
 
 def _named(found: FrequencyReading) -> str:

@@ -125,7 +125,7 @@ def fewer_columns(matrices: Iterable[Tensor], before: Tensor | None = None) -> T
 # ---- Q-coi: the cost of identity ‖A‖²_K, the norm of the smallest weights that rebuild a representation
 
 
-#: γ_p as a share of ‖K_p‖_op, unless told otherwise.
+#: γ_p as a share of ‖K_p‖_op, unless given.
 GAMMA_SHARE = 1e-3
 
 

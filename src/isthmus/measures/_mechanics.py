@@ -288,7 +288,7 @@ class Mechanics:
 
     def _repr_html_(self) -> str:
         shown = {k: v for k, v in self.summary().items() if k not in ("state", "reason")}
-        rows = [[_html.told(key.replace("_", " ")), _html.number(value)] for key, value in shown.items()]
+        rows = [[_html.prose(key.replace("_", " ")), _html.number(value)] for key, value in shown.items()]
         return _html.result(self, _html.table(["quantity", "value"], rows))
 
 

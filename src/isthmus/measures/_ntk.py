@@ -42,7 +42,7 @@ def ntk_trace(net: Traceable, X: Any, *, chunk_bytes: int = CHUNK_BYTES, dtype: 
     return torch.cat([_ntk_trace_of(net.trace(part, dtype=dtype)) for part in parts])
 
 
-def _ntk_trace_of(trace: Trace) -> Tensor:
+def _ntk_trace_of(trace: Trace, block_bytes: int = CACHE_BYTES) -> Tensor:
     """The sum over layers for the samples of one trace, block by block of samples: (N,)."""
     L, d_out, widest = trace.depth, trace.dims[-1], max(trace.dims[1:])
     sizes = [a.square().sum(1) + trace.bias**2 for a in trace.activations]
@@ -50,7 +50,7 @@ def _ntk_trace_of(trace: Trace) -> Tensor:
     total = sizes[L - 1] * d_out
     derivatives = [trace.derivative(ell) for ell in range(1, L)]
     # The product is masked and squared while it is still in the cache, and goes back and forth between two buffers.
-    block = chunk_rows(trace.samples, total.element_size() * d_out * widest, CACHE_BYTES)
+    block = chunk_rows(trace.samples, total.element_size() * d_out * widest, block_bytes)
     buffers = [total.new_empty(block * d_out * widest) for _ in range(2)]
     for start in range(0, trace.samples, block):
         rows = slice(start, min(start + block, trace.samples))

@@ -11,7 +11,7 @@ from isthmus._checks import check_integer, check_number, fail
 from isthmus._cite import cites
 from isthmus.linalg import matrix
 
-#: Largest distance of unit vectors on one ray, unless told otherwise.
+#: Largest distance of unit vectors on one ray, unless given.
 ON_ONE_RAY = 1e-6
 
 #: Rounds of reassignment, and neurons that a search for rays starts from.

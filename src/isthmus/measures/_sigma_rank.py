@@ -124,7 +124,7 @@ def _entry_bound(M: Tensor, noise: float) -> int:
     u, v = torch.triu_indices(len(M), len(M))
     kept = low[u, v] > 0.0
     u, v = u[kept], v[kept]
-    # The largest entries, relative to their diagonals, are those that can be told from their neighbours.
+    # The largest entries, relative to their diagonals, are those that differ from their neighbours beyond rounding.
     diagonal = high.diagonal().sqrt()
     size = low[u, v] / (diagonal[u] * diagonal[v])
     if len(u) > LARGEST_SEARCH:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from isthmus._checks import as_tensor, check_choice, check_integer, fail
 from isthmus._cite import cites
+from isthmus._deprecations import renamed
 from isthmus._errors import DataError
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.trace import Layered, Trace
@@ -35,7 +36,8 @@ def weight_spectra(net: Layered) -> list[Tensor]:
 
 @cites("rank2023", "Fig. 1A", ids=("Q-spectra",))
 @torch.no_grad()
-def representation_spectra(trace: Trace, *, centered: bool = True, of: str = "preactivations") -> list[Tensor]:
+@renamed(of="kind")
+def representation_spectra(trace: Trace, *, centered: bool = True, kind: str = "preactivations") -> list[Tensor]:
     """Singular values of the representations divided by √N, decreasing.
 
     Parameters
@@ -45,7 +47,7 @@ def representation_spectra(trace: Trace, *, centered: bool = True, of: str = "pr
     centered : bool, default True
         Subtract the mean over samples: a direction that is constant over the data stands in for a bias and is
         not a dimension of the representation.
-    of : {"preactivations", "activations"}
+    kind : {"preactivations", "activations"}
         α̃_1 … α̃_L, or α_0 … α_{L-1}.
 
     Returns
@@ -57,8 +59,8 @@ def representation_spectra(trace: Trace, *, centered: bool = True, of: str = "pr
     For N > n the values come from a QR factor (n × n), never from the covariance, whose square roots would
     put a floor at √eps on small singular values.
     """
-    check_choice("representation_spectra", "of", of, ("preactivations", "activations"))
-    return [_spectrum(A, centered) for A in getattr(trace, of)]
+    check_choice("representation_spectra", "kind", kind, ("preactivations", "activations"))
+    return [_spectrum(A, centered) for A in getattr(trace, kind)]
 
 
 def _spectrum(A: Tensor, centered: bool) -> Tensor:

@@ -298,7 +298,7 @@ class _Derivatives:
         return list(D.split([int(mask.sum()) for mask in masks]))
 
     def gradient(self, masks: list[Tensor], D: Tensor) -> Tensor:
-        """∇loss(D)."""
+        """∇loss at parameters, with slopes D at the kinks."""
         return self.model.first_order(self.theta, *self.slopes(masks, D))[0]
 
     def gradient_and_slope(self, masks: list[Tensor], D: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from isthmus._checks import as_tensor, check_integer, check_number, fail
 from isthmus._cite import cites
+from isthmus._deprecations import renamed
 
 #: Points classified at a time.
 CHUNK_POINTS = 2**17
@@ -79,11 +80,12 @@ class _Found:
 
 
 @cites("rank2023", "§5 and Fig. 2", ids=("Q-topology",))
+@renamed(resolution="points")
 def tripoints(
     classify: Any,
     box: Any,
     *,
-    resolution: int = 256,
+    points: int = 256,
     smallest: float = 1e-6,
     max_cells: int = 100_000,
 ) -> Topology:
@@ -105,7 +107,7 @@ def tripoints(
         its sign). A callable gets a NumPy array, an estimator's ``predict`` too, a module (copied, in float64 and
         evaluation mode) a tensor.
     box : ((x_low, x_high), (y_low, y_high))
-    resolution : int, default 256
+    points : int, default 256
         Cells along each axis at the start. What lies within one cell is not seen: a class region that no edge
         between two other classes crosses, or two tripoints of the same classes, which cancel one another.
     smallest : float, default 1e-6
@@ -114,7 +116,7 @@ def tripoints(
         Cells and border points that may be followed at once: bounds time and memory.
     """
     who = "tripoints"
-    check_integer(who, "resolution", resolution, low=2, high=4096)
+    check_integer(who, "points", points, low=2, high=4096)
     check_number(who, "smallest", smallest, low=1e-9, high=1.0)
     check_integer(who, "max_cells", max_cells, low=1)
     corners = as_tensor(who, "box", box).cpu().numpy()
@@ -122,7 +124,7 @@ def tripoints(
         fail(who, "`box` must be ((x_low, x_high), (y_low, y_high))", repr(box), "Give low < high for both axes.")
     labels = _classifier(classify, corners)
 
-    count = resolution
+    count = points
     grid = np.argwhere(np.ones((count + 1, count + 1), dtype=bool))
     seen = labels(grid / count).reshape(count + 1, count + 1)
     same = (seen[1:, 1:] == seen[:-1, :-1]) & (seen[1:, :-1] == seen[:-1, 1:]) & (seen[1:, 1:] == seen[1:, :-1])
@@ -267,10 +269,10 @@ def _sequences(a: np.ndarray, b: np.ndarray, labels: _Labels, most: int) -> tupl
             return edge, classes, False
         if not len(change):
             break
-        middle, of = (where[change] + where[change + 1]) / 2.0, edge[change]
-        new = labels(a[of] + middle[:, None] * (b[of] - a[of]))
+        middle, its_edge = (where[change] + where[change + 1]) / 2.0, edge[change]
+        new = labels(a[its_edge] + middle[:, None] * (b[its_edge] - a[its_edge]))
         # A middle of the class of one end replaces that end, unless a third class lies beyond: runs have two ends.
-        where, edge = np.insert(where, change + 1, middle), np.insert(edge, change + 1, of)
+        where, edge = np.insert(where, change + 1, middle), np.insert(edge, change + 1, its_edge)
         classes = np.insert(classes, change + 1, new)
         alike = (classes[1:] == classes[:-1]) & (edge[1:] == edge[:-1])
         inside = np.r_[False, alike[1:] & alike[:-1], False]

@@ -51,7 +51,7 @@ def block_count(rows: int, width: int, like: Tensor) -> int:
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Within, operations of this thread are divided among so many; afterwards as before."""
+    """Use so many threads inside this context, and as many as before after it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -140,7 +140,7 @@ class Rows:
         self.total = -(-count // blocks) * blocks
 
     def divide(self, M: Tensor) -> Tensor:
-        """Rows of all blocks (total, c), contiguous, as (blocks, total/blocks, c): a view. One block stays as it is."""
+        """Contiguous rows (total, c) as a view (blocks, total/blocks, c); a single block stays as it is."""
         return M if self.blocks == 1 else M.view(self.blocks, -1, M.shape[1])
 
     def repeat(self, W: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class Rows:
         return W if self.blocks == 1 else W.expand(self.blocks, *W.shape)
 
     def fill(self, X: Tensor) -> Tensor:
-        """X (count, c) with its rows of zeros, divided; a copy where it has to be one."""
+        """X (count, c) in equal blocks, the last filled up with rows of zeros; copied only where necessary."""
         if self.total > self.count:
             X = torch.cat([X, X.new_zeros(self.total - self.count, X.shape[1])])
         return X if self.blocks == 1 else self.divide(X.contiguous())
@@ -223,7 +223,7 @@ class Direct(ABC):
 
     @abstractmethod
     def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """These are the parameters, and where their gradients go: views into flat vectors."""
+        """Set the parameters, and the memory for their gradients: views into flat vectors."""
 
     def round_off(self, slopes: Sequence[float], rounded: Sequence[Rounding]) -> None:
         """Round off the kinks of the activations of these slopes, of which those that have kinks are given; or none."""
@@ -239,7 +239,7 @@ class Direct(ABC):
 
     @abstractmethod
     def set_rounding(self, rounded: Sequence[Rounding]) -> None:
-        """Round off the kinks, in the order of the forward pass; with none, no more."""
+        """Replace kinks by parabolas, in the order of the forward pass; none restores the kinks."""
 
     def of_first(self, networks: int, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> Self:
         """The same for fewer networks, in the same memory."""
@@ -289,15 +289,15 @@ class Direct(ABC):
 
     @abstractmethod
     def shape(self) -> None:
-        """The number of rows is another one: make the views of memory that a call needs."""
+        """Make the views of memory for a new number of rows."""
 
     @abstractmethod
     def take(self, X: Tensor) -> None:
-        """These are the inputs from now on."""
+        """Set the inputs."""
 
     @abstractmethod
     def forward(self) -> None:
-        """The outputs, into their memory; what the way back needs is kept."""
+        """Compute the outputs into their memory; activations are kept for the backward pass."""
 
     @abstractmethod
     def backward(self, G: Tensor, *, beta: float) -> None:
@@ -328,7 +328,7 @@ class Direct(ABC):
 
 
 def activate_(Z: Tensor, slope: float, rounding: Rounding | None = None) -> None:
-    """σ_a in place, or what stands in its place where kinks are rounded off."""
+    """σ_a in place, or its rounded form."""
     if rounding is not None:
         h = rounding.band
         below = slope * Z if slope != 0.0 else None

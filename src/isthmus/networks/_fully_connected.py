@@ -307,7 +307,7 @@ class FullyConnected(Network):
         return found
 
     def about(self) -> str:
-        """Its depth."""
+        """Its depth, in words."""
         return f"a network of depth {self.depth}"
 
     def simplified(self) -> FullyConnected:
@@ -394,7 +394,7 @@ class FullyConnected(Network):
         return min(free, key=lambda ell: self.dims[ell])
 
     def encoder(self) -> Self:
-        """g, a copy of what comes before the waist."""
+        """g, a copy of the layers before the waist."""
         return self.part(0, self.waist)
 
     def decoder(self) -> Self:
@@ -427,17 +427,17 @@ class FullyConnected(Network):
 
     @property
     def _plain(self) -> bool:
-        """Whether what is written out below is this network: a subclass may have a forward of its own."""
+        """Whether the forward pass is that of this class: a subclass may have another one."""
         own = type(self).forward is FullyConnected.forward
         return own and self._evenly_biased and all(p.requires_grad for p in self.parameters())
 
     def direct(self, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> DirectChain | None:
-        """Where slopes are in [0, 1] and layers have one each."""
+        """Training steps without autograd, if every layer has one slope in [0, 1]."""
         possible = self._plain and not any(self.linear) and all(0.0 <= a <= 1.0 for a in self.slopes)
         return DirectChain(self, loss, values, gradients, rows) if possible else None
 
     def metric(self, loss: str) -> ChainMetric | None:
-        """Of all layers."""
+        """A metric of all layers; None where some neurons of a layer are linear."""
         return ChainMetric(self, loss) if self._plain and not any(self.linear) else None
 
     def imbalance(self) -> tuple[float, float]:
@@ -449,7 +449,7 @@ class FullyConnected(Network):
 
     @torch.no_grad()
     def rebalance_(self) -> bool:
-        """Over rescalings of neurons. At a linear layer every invertible map is free, not rescalings alone."""
+        """Minimise ‖θ‖² over rescalings of neurons; at a linear layer over all invertible maps."""
         if not (self._plain and self.uniform):
             return False
         found = least_norm(self.Ws, self.bs, by="neuron", tolerance=1e-6)
@@ -525,7 +525,7 @@ def _checked_dims(who: str, dims: Any) -> tuple[int, ...]:
 
 
 def _checked_slopes(who: str, slope: Any, hidden: int) -> tuple[float | None, tuple[float, ...]]:
-    """The slope of all layers, if there is one, and that of each."""
+    """The common slope of all layers, if there is one, and the slope of each."""
     if not isinstance(slope, (list, tuple)):
         common = check_number(who, "slope", slope, low=-1.0, high=1.0)
         return common, (common,) * hidden
@@ -594,7 +594,7 @@ class DirectChain(Direct):
         self.bind(values, gradients)
 
     def set_rounding(self, rounded: Sequence[Rounding]) -> None:
-        """One for each hidden layer that is not linear."""
+        """Replace kinks by parabolas: one Rounding for each hidden layer that is not linear."""
         self.round_off(self.slopes, rounded)
 
     def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
@@ -623,7 +623,7 @@ class DirectChain(Direct):
         self.pulled = [(G, divide(G), divide(G).mT) for G in cotangents]
 
     def take(self, X: Tensor) -> None:
-        """Divided, or for each network."""
+        """Copy X (count, c) into blocks of rows; one X (B, count, c) for each network is taken as it is."""
         self.inputs[0] = self.rows.fill(X) if self.networks == 1 else X.expand(self.networks, -1, -1)
 
     def forward(self) -> None:

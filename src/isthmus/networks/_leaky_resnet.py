@@ -85,7 +85,7 @@ class LeakyStep(Layer):
 
     @torch.no_grad()
     def move(self, rho: float) -> float:
-        """Another length at the same W; gives the factor by which the parameters changed."""
+        """Set another length at the same W; gives the factor by which the parameters change."""
         factor = math.sqrt(rho / float(self.rho))
         self.weight.mul_(factor)
         if self.bias is not None:
@@ -470,20 +470,20 @@ class LeakyResNet(Network):
 
     @property
     def _plain(self) -> bool:
-        """Whether what is written out below is this network: a subclass may have a forward of its own."""
+        """Whether the forward pass is that of this class: a subclass may have another one."""
         return type(self).forward is LeakyResNet.forward and all(p.requires_grad for p in self.parameters())
 
     def direct(self, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> DirectLeaky | None:
-        """For one network, with a slope in [0, 1]."""
+        """Training steps without autograd, for one network with a slope in [0, 1]."""
         possible = self._plain and 0.0 <= self.slope <= 1.0 and values[0].ndim == 2
         return DirectLeaky(self, loss, values, gradients, rows) if possible else None
 
     def metric(self, loss: str) -> LeakyMetric | None:
-        """Of all steps, and the maps where they are learned."""
+        """A metric of all steps, and of the maps in and out where they are learned."""
         return LeakyMetric(self, loss) if self._plain else None
 
     def about(self) -> str:
-        """Its number of steps."""
+        """Its number of steps, in words."""
         return f"a leaky ResNet of {self.layers} steps"
 
     def representations(self, X: Tensor) -> dict[int, Tensor]:
@@ -491,11 +491,11 @@ class LeakyResNet(Network):
         return dict(enumerate(self.trace(X).representations))
 
     def numbers(self, X: Tensor) -> dict[str, Any]:
-        """Of a plain ResNet the effective depth that its outputs amount to."""
+        """The effective depth that corresponds to the outputs of a plain ResNet."""
         return {"output_depth": output_depth(self, X)} if self.effective_depth == 0.0 else {}
 
     def mechanics(self, X: Tensor, Y: Tensor, *, ridge: float, loss: str) -> Mechanics:
-        """Not applicable, and why, where it cannot be had."""
+        """The Mechanics of the path; "not applicable", with the reason, where it cannot be computed."""
         try:
             return mechanics(self, X, Y, ridge=ridge, loss=loss)
         except IsthmusError as problem:
@@ -504,11 +504,11 @@ class LeakyResNet(Network):
             return Mechanics("not applicable", reason, self.effective_depth, ridge, **fixed)
 
     def carrying_norm(self) -> float:
-        """L̃²."""
+        """‖θ‖² with which one dimension is carried from inputs to outputs: L̃², at least 1."""
         return max(1.0, self.effective_depth**2)
 
     def adapt_interval(self) -> int:
-        """For adaptive steps."""
+        """Training steps between two adaptations of the step lengths; 0 for none."""
         return self.adapt_every if self.steps == "adaptive" else 0
 
     def extra_repr(self) -> str:
@@ -643,7 +643,7 @@ class DirectLeaky(Direct):
         self.bind(values, gradients)
 
     def set_rounding(self, rounded: Sequence[Rounding]) -> None:
-        """One for each step."""
+        """Replace kinks by parabolas: one Rounding for each step, none restores the kinks."""
         self.round_off([self.net.slope] * self.net.layers, rounded)
 
     def bind(self, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
@@ -670,7 +670,7 @@ class DirectLeaky(Direct):
         self.activations, self.rooms = ([(A, self.rows.divide(A)) for A in kind] for kind in whole)
 
     def take(self, X: Tensor) -> None:
-        """Divided."""
+        """Copy X (count, c) into blocks of rows."""
         self.X = self.rows.fill(X)
 
     def forward(self) -> None:

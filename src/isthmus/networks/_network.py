@@ -38,11 +38,11 @@ _ALTERED = "The file was not written by isthmus.save, or the network was altered
 
 
 class Hooks:
-    """What training asks of a network, with the answers of a module of which nothing is known."""
+    """What training asks of a network, with answers that hold for any module."""
 
     @abstractmethod
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Of the module."""
+        """The parameters of the module."""
         ...
 
     def direct(self, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> Direct | None:  # noqa: ARG002
@@ -74,7 +74,7 @@ class Hooks:
         return 0
 
     def adapt(self, X: Tensor) -> dict[nn.Parameter, float]:  # noqa: ARG002
-        """Move what training adapts beside the parameters; by what factor each parameter was multiplied for that."""
+        """Adapt what is not a parameter, such as step lengths; gives the factor by which each parameter changed."""
         return {}
 
     def narrowest_layer(self, X: Tensor) -> tuple[int, int] | None:  # noqa: ARG002
@@ -93,7 +93,7 @@ class Hooks:
         return math.nan
 
     def glance(self, norm: float) -> dict[str, float]:  # noqa: ARG002
-        """A few numbers to show while it is trained, given ‖θ‖²."""
+        """A few numbers to show during training, given ‖θ‖²."""
         return {}
 
 
@@ -131,7 +131,7 @@ class Network(nn.Module, Hooks, ABC):
         """The constructor's arguments as plain data: together with the ``state_dict`` they are the network."""
 
     def about(self) -> str:
-        """In a few words, for a report."""
+        """The network in a few words, for reports."""
         return self.kind
 
     def columns(self) -> int | None:
@@ -149,7 +149,7 @@ class Network(nn.Module, Hooks, ABC):
         return layers
 
     def simplified(self) -> Network:
-        """The same function with as few layers as it needs, which are those that are looked at."""
+        """The same function with as few layers as possible, which are the ones that are diagnosed."""
         return self
 
     def representations(self, X: Tensor) -> dict[int, Tensor] | None:  # noqa: ARG002
@@ -157,11 +157,11 @@ class Network(nn.Module, Hooks, ABC):
         return None
 
     def numbers(self, X: Tensor) -> dict[str, Any]:  # noqa: ARG002
-        """What only such a network can tell of itself on ``X``, as plain data."""
+        """Further numbers of this family on ``X``, as plain data."""
         return {}
 
     def mechanics(self, X: Tensor, Y: Tensor, *, ridge: float, loss: str) -> Mechanics | None:  # noqa: ARG002
-        """Of the path that its representations are, where they are one; None otherwise."""
+        """Mechanics of the path of representations, for families that have one; None otherwise."""
         return None
 
     # ---------------------------------------------------------------- files
@@ -177,11 +177,11 @@ class Network(nn.Module, Hooks, ABC):
         return 0
 
     def check_state(self, who: str) -> None:
-        """Fail unless the values of a file are possible, as far as their shapes do not tell."""
+        """Fail unless the values in a file are possible; shapes have been checked before."""
 
 
 class Layer(nn.Module):
-    """A layer that PyTorch does not have: what a diagnosis calls it and shows of its parameters.
+    """A layer that PyTorch does not have: its name in a diagnosis, and its parameters as shown there.
 
     Attributes
     ----------
@@ -207,7 +207,7 @@ class _Module(Hooks):
 
 
 def hooks_of(module: nn.Module) -> Hooks:
-    """The network itself, or the defaults for a module that is none."""
+    """The network itself, or the default hooks for any other module."""
     return module if isinstance(module, Network) else _Module(module)
 
 

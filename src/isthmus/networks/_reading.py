@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from isthmus._atomic import as_path, open_checked, shown
 from isthmus._checks import check_number, fail
+from isthmus._deprecations import renamed
 from isthmus._errors import FileFormatError
 from isthmus._inside import Inside
 from isthmus.files import save, write_tensors
@@ -34,7 +35,8 @@ def _flatten(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modu
         yield prefix or "module", module
 
 
-def from_torch(module: nn.Module) -> FullyConnected:
+@renamed(module="net")
+def from_torch(net: nn.Module) -> FullyConnected:
     """Read an ``nn.Sequential`` of Linear, ReLU, LeakyReLU and Identity into a :class:`FullyConnected` (a
     copy).
 
@@ -44,13 +46,13 @@ def from_torch(module: nn.Module) -> FullyConnected:
     """
     who = "from_torch"
     fix = "Use nn.Linear with one kind of nn.ReLU / nn.LeakyReLU / nn.Identity between them."
-    layers = module.plain_layers() if isinstance(module, Network) else None
-    if layers is not None and layers is module:
+    layers = net.plain_layers() if isinstance(net, Network) else None
+    if layers is not None and layers is net:
         return layers.part(0, layers.depth)
     linears: list[tuple[str, nn.Linear]] = []
     slopes: list[tuple[str, float]] = []
     pending: tuple[str, float] | None = None
-    for name, layer in _flatten(module):
+    for name, layer in _flatten(net):
         if layer._forward_hooks or layer._forward_pre_hooks:
             # Old-style weight_norm and spectral_norm, or anything a user attached: not what the weights say.
             fail(who, "layers must have no forward hooks", f"layer {name!r}: {layer}", "Remove them first.")
@@ -70,7 +72,7 @@ def from_torch(module: nn.Module) -> FullyConnected:
         elif type(layer) is not nn.Identity:
             fail(who, "layers must be Linear, ReLU, LeakyReLU or Identity", f"layer {name!r}: {layer}", fix)
     if not linears:
-        fail(who, "the module must contain an nn.Linear", f"{type(module).__name__} without one", fix)
+        fail(who, "`net` must contain an nn.Linear", f"{type(net).__name__} without one", fix)
     if pending is not None and pending[1] != 1.0:
         fail(who, "the last layer must be an nn.Linear", f"activation {pending[0]!r} after it", fix)
     for name, slope in slopes:

@@ -12,7 +12,7 @@ from isthmus._checks import fail
 from isthmus.networks._fully_connected import DirectChain, FullyConnected, Parts
 from isthmus.trace import Trace
 
-# In place and in one pass, which no public function does.
+# PyTorch's public functions of SiLU cannot write into given memory; these operators can.
 _silu = torch.ops.aten.silu.out
 _silu_backward = torch.ops.aten.silu_backward.grad_input
 
@@ -60,7 +60,7 @@ class SmoothNetwork(FullyConnected):
 
     @property
     def uniform(self) -> bool:
-        """Never: these are not the networks of the papers."""
+        """False: the theorems about networks with one slope everywhere do not hold for SiLU."""
         return False
 
     def _activate(self, Z: Tensor, index: int) -> Tensor:
@@ -71,7 +71,7 @@ class SmoothNetwork(FullyConnected):
         return self._run(self.Ws, self.bs, X)[0][-1]
 
     def _run(self, Ws: Sequence[Tensor], bs: Sequence[Tensor], X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Pre-activations and activations."""
+        """Pre-activations and activations of all layers."""
         preactivations, activations = [], [X]
         for index, W in enumerate(Ws):
             Z = activations[-1] @ W.mT
@@ -95,18 +95,19 @@ class SmoothNetwork(FullyConnected):
         """None: what is known of ReLU networks, such as which neurons are dead, does not hold here."""
 
     def imbalance(self) -> tuple[float, float]:
-        """NaN: SiLU is not homogeneous, and norms obey no law."""
+        """NaN: SiLU is not homogeneous, so that norms of consecutive layers need not balance."""
         return float("nan"), float("nan")
 
     def direct(self, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> DirectChain | None:
-        """Where all layers have biases, or none, and all are trained."""
-        own = type(self).forward is SmoothNetwork.forward and self._evenly_biased
-        possible = own and all(p.requires_grad for p in self.parameters())
+        """Training steps without autograd, if all layers have biases or none has, and all parameters are trained."""
+        # A subclass with another forward computes something else.
+        same = type(self).forward is SmoothNetwork.forward and self._evenly_biased
+        possible = same and all(p.requires_grad for p in self.parameters())
         return _SmoothChain(self, loss, values, gradients, rows) if possible else None
 
 
 class _SmoothChain(DirectChain):
-    """The same with SiLU, whose derivative is not read off the activation: pre-activations are kept beside it."""
+    """A DirectChain with SiLU: its derivative does not follow from the activation, so pre-activations are kept too."""
 
     def __init__(
         self, net: SmoothNetwork, loss: str, values: Sequence[Tensor], gradients: Sequence[Tensor], rows: int
@@ -117,7 +118,7 @@ class _SmoothChain(DirectChain):
         self.before = [memory if a == 1.0 else self.take_memory(n) for memory, a, n in hidden]
 
     def shape(self) -> None:
-        """Products go where pre-activations are kept."""
+        """Let matrix products write into the memory of the pre-activations."""
         super().shape()
         total, divide = self.rows.total, self.rows.divide
         self.kept = [self.part(memory, n, total) for memory, n in zip(self.before, self.dims[1:-1])]

@@ -19,7 +19,7 @@ FAMILIES: dict[str, type[FullyConnected]] = {"FullyConnected": FullyConnected, "
 
 
 class Standardized(Network):
-    """x ↦ network((x − shift)/scale): inputs in the units of whoever has them.
+    """x ↦ network((x − shift)/scale): inputs in their original units.
 
     Folded into the weights, columns far from 0 (years, sums of money) would lose digits.
 
@@ -91,16 +91,16 @@ class Standardized(Network):
         return nn.Sequential(norm, *self.network.to_torch()).eval()
 
     def config(self) -> dict[str, Any]:
-        """That of the network, and its family if it has kinks no more; the scaling is in the ``state_dict``."""
+        """The configuration of the inner network, and its family; the scaling is in the ``state_dict``."""
         family = type(self.network).__name__
         return {"network": self.network.config(), **({} if family == "FullyConnected" else {"family": family})}
 
     def plain_layers(self) -> FullyConnected | None:
-        """Those of the network."""
+        """The plain layers of the inner network."""
         return self.network.plain_layers() if type(self) is Standardized else None
 
     def with_plain_layers(self, layers: FullyConnected) -> Standardized:
-        """Behind the same scaling."""
+        """Other plain layers behind the same scaling."""
         return Standardized(layers, self.shift, self.scale).train(self.training)
 
     @classmethod
@@ -117,7 +117,7 @@ class Standardized(Network):
 
 
 def _from_compact(config: Any, tensors: dict[str, Tensor]) -> Network:
-    """What earlier versions wrote of a compressed network: slopes and linear neurons by layer, perhaps a scaling."""
+    """Read a compressed network of earlier versions: slopes and linear neurons by layer, perhaps a scaling."""
     keys, do = {"dtype", "depth", "slopes", "linear", "bias", "biased", "scaled"}, "Write the file again."
     if not isinstance(config, dict) or set(config) != keys:
         fail("load", f"the configuration must have the keys {', '.join(sorted(keys))}", ascii(config), do)
@@ -136,7 +136,7 @@ def _from_compact(config: Any, tensors: dict[str, Tensor]) -> Network:
 
 
 class CompactNetwork:
-    """A name in files of earlier versions: nothing is made of it any more."""
+    """The name of compressed networks in files of earlier versions, kept for reading them."""
 
 
 register("CompactNetwork", CompactNetwork, lambda _: ({}, {}), _from_compact)

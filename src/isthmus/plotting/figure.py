@@ -181,7 +181,7 @@ class Layers:
         return Layers(self.places[:LAYERS], self.names[:LAYERS], self.shaded, self.named)
 
     def labels(self) -> list[str]:
-        """Names as figures have them."""
+        """Layer names, shortened as in all figures."""
         return [label(name, WHOLE) for name in self.names]
 
     def axis(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from isthmus.plotting.figure import (
     short,
 )
 
-#: Steps and values of one spectrum that are drawn, layers whose spectra are.
+#: At most so many steps are drawn, values of one spectrum, and layers in the menu of spectra.
 STEPS, VALUES, SPECTRA = 150, 12, 100
 
 _MAP = (
@@ -48,13 +48,13 @@ _VALUES = (
 
 
 def few(snapshots: Sequence[Any]) -> list[Any]:
-    """At most as many as a figure has room for, evenly spaced, the first and the last among them."""
+    """At most ``STEPS`` snapshots, evenly spaced, with the first and the last."""
     count = min(len(snapshots), STEPS)
     return [snapshots[round(i * (len(snapshots) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def _measures(layer: Any) -> dict[str, float]:
-    """What the map can show of one layer at one step; NaN where it is not known."""
+    """The numbers of one layer at one step that the map can show; NaN where unknown."""
     inside = None if layer is None else layer.representation
     parts = () if layer is None else layer.weights
     ranks = [part.rank for part in parts if part.rank is not None]
@@ -68,7 +68,7 @@ def _measures(layer: Any) -> dict[str, float]:
 
 
 def by_layer(history: Any, some: list[Any], thinned: list[str]) -> list[Figure]:
-    """A map of every layer over the steps; ``some`` are the snapshots to draw, ``thinned`` says that there are more."""
+    """A map of every layer over the steps, of the snapshots ``some``; ``thinned`` says so if there are others."""
     names = history.layers[:LAYERS]
     if not names:
         return []
@@ -99,8 +99,8 @@ def by_layer(history: Any, some: list[Any], thinned: list[str]) -> list[Figure]:
     reading = [*_MAP, *thinned]
     if len(history.layers) > LAYERS:
         reading.append(f"Only the first {LAYERS} of {len(history.layers)} layers are drawn.")
-    told, height = "A map of every layer over the steps.", 170 + 26 * min(len(names), 18)
-    return [Figure("ranks", "Every layer", [heat], chart, reading, told, height, choices=[Choice("show", options)])]
+    alt, height = "A map of every layer over the steps.", 170 + 26 * min(len(names), 18)
+    return [Figure("ranks", "Every layer", [heat], chart, reading, alt, height, choices=[Choice("show", options)])]
 
 
 def of_the_whole(some: list[Any], thinned: list[str]) -> list[Figure]:
@@ -117,8 +117,8 @@ def of_the_whole(some: list[Any], thinned: list[str]) -> list[Figure]:
         hover = f"step %{{x}}: {name} = %{{y:.4g}}"
         data = [lines(steps, short(values), "@blue", size=5, hovertemplate=hover)]
         chart = layout(axis("step", showgrid=False), axis(name, **_scale(values)), shapes=_spoiled(some))
-        told = f"{title} over the steps."
-        found.append(Figure(key, title, data, chart, [*reading, *_marked(some), *thinned], told, 340))
+        alt = f"{title} over the steps."
+        found.append(Figure(key, title, data, chart, [*reading, *_marked(some), *thinned], alt, 340))
     return found
 
 
@@ -134,7 +134,7 @@ def _spoiled(some: list[Any]) -> list[dict[str, object]]:
 
 
 def _marked(some: list[Any]) -> list[str]:
-    return ["Dotted lines: snapshots that are not whole."] if _spoiled(some) else []
+    return ["Dotted lines: incomplete snapshots."] if _spoiled(some) else []
 
 
 def spectra(history: Any, some: list[Any], thinned: list[str]) -> list[Figure]:
@@ -164,14 +164,14 @@ def spectra(history: Any, some: list[Any], thinned: list[str]) -> list[Figure]:
     if len(history.layers) > SPECTRA:
         reading.append(f"The menu has the first {SPECTRA} of {len(history.layers)} layers.")
     choices = [Choice("layer", options, selected=len(options) // 2)]
-    told = "The singular values of one layer over the steps."
-    return [Figure("spectra", "One layer", data, chart, reading, told, 400, columns, choices)]
+    alt = "The singular values of one layer over the steps."
+    return [Figure("spectra", "One layer", data, chart, reading, alt, 400, columns, choices)]
 
 
 def plot(history: Any, layer: str | None = None, figure: MatplotlibFigure | None = None) -> MatplotlibFigure:
     """Dimensions of every layer, norm, cost, and the spectra of one layer over the steps, on one sheet.
 
-    ``layer`` is whose spectra; by default the one whose representation has the lowest rank at the end.
+    ``layer`` is the one whose spectra are drawn, by default that whose representation has the lowest rank at the end.
     """
     some = few(history.snapshots)
     panels: list[Any] = [(one, None) for one in (*by_layer(history, some, []), *of_the_whole(some, []))]
@@ -184,7 +184,7 @@ def plot(history: Any, layer: str | None = None, figure: MatplotlibFigure | None
 
 
 def _narrowest(history: Any) -> str:
-    """The layer of the lowest rank at the last step where it has one; of several, the middle one."""
+    """The layer of the lowest last known rank; of several, the middle one."""
     last = {
         one.name: one.representation.rank
         for snapshot in history.snapshots

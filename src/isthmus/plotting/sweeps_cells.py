@@ -1,6 +1,6 @@
 """A table of runs gathered into settings: the ranks of all seeds, how many agree, what is missing.
 
-Plain data for whoever draws a sweep; nothing here draws.
+Plain data for the pictures of a sweep; nothing here draws.
 """
 
 from __future__ import annotations

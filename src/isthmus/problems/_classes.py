@@ -74,8 +74,8 @@ def inverted_s_classes(
     centre = spacing * (labels - 0.5 * (classes - 1))
     X = np.stack([centre - 0.5 * np.sin(2.0 * s), 0.5 * s], axis=1)
     X = X + noise * noise_rng.standard_normal(X.shape)
-    told = "The classes lie side by side: x + sin(4y)/2 orders them, and one variable suffices."
-    return Classes(f"inverted_s_{classes}", X, labels, 1, told)
+    truth = "The classes lie side by side: x + sin(4y)/2 orders them, and one variable suffices."
+    return Classes(f"inverted_s_{classes}", X, labels, 1, truth)
 
 
 def sectors(*, classes: int = 3, samples: int = 400, sharpness: float = 4.0, seed: int = 0) -> Classes:
@@ -94,5 +94,5 @@ def sectors(*, classes: int = 3, samples: int = 400, sharpness: float = 4.0, see
     logits = sharpness * X @ np.stack([np.cos(angles), np.sin(angles)])
     # The largest of logits plus Gumbel noise is a draw from their softmax.
     labels = (logits + noise_rng.gumbel(size=logits.shape)).argmax(axis=1).astype(np.int64)
-    told = "Probabilities of three or more sectors determine the point: two variables, and all classes meet at 0."
-    return Classes(f"sectors_{classes}", X, labels, 2, told)
+    truth = "Probabilities of three or more sectors determine the point: two variables, and all classes meet at 0."
+    return Classes(f"sectors_{classes}", X, labels, 2, truth)

@@ -149,9 +149,9 @@ def _surface(
     name: str, clean: Array, rank: int, dimension: int, noise: float, rng: Generator, projection: Map
 ) -> Surface:
     closes = " It closes up, which takes one coordinate more." if rank > dimension else ""
-    told = f"A surface of dimension {dimension} in {clean.shape[1]} dimensions needs {rank} coordinates.{closes}"
+    truth = f"A surface of dimension {dimension} in {clean.shape[1]} dimensions needs {rank} coordinates.{closes}"
     X = clean + noise * rng.standard_normal(clean.shape)
-    return Surface(name, X, clean, rank, dimension, float(noise), projection, told)
+    return Surface(name, X, clean, rank, dimension, float(noise), projection, truth)
 
 
 def _onto_sphere(Q: Array) -> Map:

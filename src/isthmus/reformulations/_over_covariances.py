@@ -63,7 +63,7 @@ class Block:
         return activate(C @ self.Q.mT, self.slope)
 
     def norm(self, C: Tensor) -> KernelNorm:
-        """The norm of K^σ."""
+        """The norm of the path of K^σ."""
         return KernelNorm(with_ones(self.activations(C), self.bias))
 
     def value(self, C: Tensor) -> float:

@@ -295,7 +295,7 @@ class _TwoPoint:
         return [self.leak * B @ self.sigma(A, ell).mT - W for ell, (A, B, W) in every]
 
     def residual(self, As: Sequence[Tensor], Bs: Sequence[Tensor], Ws: Sequence[Tensor]) -> float:
-        """Of criticality, over all steps."""
+        """Residual of criticality over all steps."""
         off = sum(rho * float(R.square().sum()) for rho, R in zip(self.rho, self.forces(As, Bs, Ws)))
         size = sum(rho * float(W.square().sum()) for rho, W in zip(self.rho, Ws))
         return math.sqrt(off / size) if size > 0.0 else (0.0 if off == 0.0 else math.inf)

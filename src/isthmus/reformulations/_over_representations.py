@@ -342,7 +342,7 @@ def _network(
 
 
 class _Entrywise(nn.Module):
-    """A function as a module."""
+    """An entrywise function as a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Picture:
-    """A finished image."""
+    """An image as it was drawn elsewhere, embedded in the page."""
 
     kind: ClassVar[str] = "picture"
     key: str
@@ -51,7 +51,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Notes:
-    """Sentences."""
+    """A list of sentences."""
 
     kind: ClassVar[str] = "notes"
     sentences: Sequence[str]

@@ -34,5 +34,5 @@ def page_of(profile: RankProfile) -> Page:
 
 
 def blocks(profile: RankProfile, replicas: Sequence[RankProfile], rank: int, verdict: str) -> list[Figure | Table]:
-    """Figure and table."""
+    """The figure and the table of a rank profile."""
     return [profile_figure(profile, replicas, rank, verdict), profile_table(profile, rank)]

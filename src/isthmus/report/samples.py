@@ -16,7 +16,7 @@ from isthmus.plotting.figure import thinned
 
 Array = NDArray[np.float64]
 
-#: How the name of a column begins, and what a reader is told.
+#: How the name of a column begins, and what it means to a reader.
 ROLES = {"x:": "input", "y:": "output", "h:": "predicted", "true:": "true", "recovered:": "recovered"}
 
 

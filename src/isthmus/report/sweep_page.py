@@ -68,33 +68,35 @@ def _facts(result: SweepResult, found: Gathered) -> list[Fact]:
 
 
 def _origin(result: SweepResult) -> dict[str, Any]:
-    # The folder by its name alone: where it stands on somebody's machine is nobody's business.
+    # The name of the folder alone: a path would give away names of the machine and its user.
     folder = "" if result.folder is None else result.folder.name
     states = ", ".join(f"{count} {state}" for state, count in result.counts.items())
     found = {"experiment": result.experiment, "swept": ", ".join(result.names), "states": states, "folder": folder}
     return {key: plain(value, 200) for key, value in found.items() if value}
 
 
-#: Runs and numbers up to which the spectra of all layers are kept; beyond, that of the middle layer.
+#: Up to so many runs, and numbers, the spectra of all layers are kept; beyond, only that of the middle layer.
 ALL_LAYERS, NUMBERS = 500, 250_000
-#: Values of a spectrum, and of one among very many; values below the floor are drawn at it.
+#: Values that are kept of a spectrum, and where there are very many spectra; the least value that is drawn.
 VALUES, FEWER, FLOOR = 12, 8, 1e-6
-#: From this agreement on a cell is dark enough for light letters; characters of a label, of an error, of all errors.
-SURE, LABEL, MESSAGE, ERRORS = 0.85, 18, 300, 400_000
-#: The figure that shows what is inside a cell.
+#: A cell in which this share of the seeds agrees is dark enough for light letters.
+SURE = 0.85
+#: At most so many characters of a label, of one error, of all errors together.
+LABEL, MESSAGE, ERRORS = 18, 300, 400_000
+#: Key of the figure that shows the spectra of one cell.
 INSIDE = "cell"
-#: What a table of a cell shows of its runs, where it was measured.
+#: Columns of the table of a cell's runs, by the names of what was measured.
 _SHOWN = {"rank": "rank", "norm": "‖θ‖²", "loss": "loss", "cost": "cost", "training": "training"}
 
 _READING = (
     "Each cell is one setting. Its number and colour are the rank that most of its seeds ended with, of equally "
     "frequent ones the smallest. The paler a cell, the fewer seeds agree.",
     "Cells are equally large, so that a geometric range reads as a logarithmic axis.",
-    "Click a cell, or walk with the arrow keys and press Enter, to see its runs below.",
+    "Click a cell, or move with the arrow keys and press Enter, to see its runs below.",
 )
 _STATES = (
     "Each cell is one setting: how many of its runs are done. No rank was measured, so nothing is coloured.",
-    "Click a cell, or walk with the arrow keys and press Enter, to see its runs below.",
+    "Click a cell, or move with the arrow keys and press Enter, to see its runs below.",
 )
 _MENUS = "Choose which two parameters to show; the others are held at what their menus say."
 _SPECTRA = (
@@ -111,7 +113,7 @@ _MIDDLE = (
 
 
 def phase(result: SweepResult, found: Gathered) -> list[Phase | Figure]:
-    """The diagram, and below it the figure of the spectra of one cell, if there are any."""
+    """The diagram of ranks over the settings, and a figure of the spectra of one cell if there are any."""
     ranked = bool(found.ranks())
     across, up = (None if name is None else found.place(name) for name in axes_of(found))
     at = held(found, [found.swept[i].name for i in (across, up) if i is not None], None)
@@ -150,7 +152,7 @@ def _seen(one: Setting, at: tuple[int, ...]) -> bool:
 
 
 def _face(one: Setting, ranked: bool) -> tuple[str, str, float | None]:
-    """What a cell says, its class, and how many agree."""
+    """The text of a cell, its CSS classes, and the share of seeds that agree."""
     bad = one.states.get("failed", 0) + one.states.get("diverged", 0)
     if not ranked:
         done = one.states.get("done", 0)
@@ -164,7 +166,7 @@ def _face(one: Setting, ranked: bool) -> tuple[str, str, float | None]:
 def _rows(
     found: Gathered, across: int | None, up: int | None, at: tuple[int, ...]
 ) -> list[tuple[str, list[int | None]]]:
-    """The first view from the top, as it is seen without a script."""
+    """The rows of cells from the top, for readers without scripts."""
     where = {one.at: index for index, one in enumerate(found.settings)}
     counts = [1 if i is None else len(found.swept[i].values) for i in (across, up)]
     rows = []
@@ -181,24 +183,24 @@ def _rows(
 
 
 def _marks(found: Gathered) -> list[tuple[str, str, str]]:
-    """The legend: every rank that occurs, and the other looks a cell may have here."""
+    """The legend: every rank that occurs, and the other kinds of cells that occur."""
     ranks, top = found.ranks(), len(RANKS) - 1
     marks = []
     for rank in ranks:
         if rank < top or rank == min(one for one in ranks if one >= top):
             beyond = " and more" if rank >= top and max(ranks) > rank else ""
-            told = "nothing left" if rank == 0 else f"rank {rank}{beyond}"
-            marks.append((str(rank), f"rank firm r{min(rank, top)}", told))
+            words = "nothing left" if rank == 0 else f"rank {rank}{beyond}"
+            marks.append((str(rank), f"rank firm r{min(rank, top)}", words))
     if any(one.measured and one.agreement < 1 for one in found.settings):
         marks.append(("", "rank pale", "fewer seeds agree"))
     if any(one.measured and one.wanting for one in found.settings):
         marks.append(("", "rank wanting", "some runs failed, diverged or are missing"))
     empty = {_face(one, bool(ranks))[0] for one in found.settings if ranks and one.rank is None}
-    told = {
+    meaning = {
         "×": ("unmeasured bad", "nothing measured: failed or diverged"),
         "·": ("unmeasured", "nothing measured yet"),
     }
-    marks += [(text, *told[text]) for text in sorted(empty)]
+    marks += [(text, *meaning[text]) for text in sorted(empty)]
     return marks
 
 
@@ -209,7 +211,7 @@ def _runs(result: SweepResult, keys: list[str]) -> tuple[list[str], list[list[st
     columns = ["seed", "state", *(name for name in _SHOWN if name in frame.columns and name not in result.names)]
     heads = [_SHOWN.get(name, name) for name in columns]
     rows = zip(*(frame[name].tolist() for name in columns))
-    texts = {str(key): [*map(_told, row), str(key)] for key, row in zip(frame.index, rows)}
+    texts = {str(key): [*map(_text, row), str(key)] for key, row in zip(frame.index, rows)}
     errors = frame["error"].tolist() if "error" in frame.columns else []
     if any(isinstance(error, str) and error for error in errors):
         heads.append("error")
@@ -219,7 +221,7 @@ def _runs(result: SweepResult, keys: list[str]) -> tuple[list[str], list[list[st
     return [*heads[: len(columns)], "key", *heads[len(columns) :]], [texts[key] for key in keys]
 
 
-def _told(value: Any, limit: int = 60) -> str:
+def _text(value: Any, limit: int = 60) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else plain(value, limit)
@@ -244,8 +246,8 @@ def _spectra(result: SweepResult, found: Gathered, keys: list[str]) -> tuple[lis
             continue
         rank = ranks.get(key, math.nan)
         count = int(rank) if math.isfinite(rank) else None
-        told = label(f"seed {_told(seeds[key])}" + ("" if count is None else f": rank {count}"))
-        rows.append([told, count, _brief(tables[key].T if layered else tables[key])])
+        name = label(f"seed {_text(seeds[key])}" + ("" if count is None else f": rank {count}"))
+        rows.append([name, count, _brief(tables[key].T if layered else tables[key])])
     return rows, layered
 
 
@@ -261,7 +263,7 @@ def _brief(values: np.ndarray) -> list[Any]:
 
 
 def _table(result: SweepResult, key: str) -> np.ndarray | None:
-    """(layers, values) of a run; None where there is none, or what is there is none."""
+    """The spectra of a run, (layers, values); None where they are missing or unreadable."""
     try:
         values = np.asarray(result.spectra[key], dtype=np.float64)
     except (KeyError, OSError, IsthmusError):
@@ -278,8 +280,8 @@ def _inside(content: dict[str, Any], runs: int) -> Figure:
     reading: list[str] = [*(_SPECTRA if layered else _MIDDLE)]
     if not layered:
         reading.append(f"Of so many runs ({runs:,}) only the middle layer is kept here; the folder has all layers.")
-    told = "Singular values of the networks of the chosen cell."
-    return Figure(INSIDE, content["caption"], [], chart, reading, told, 460)
+    alt = "Singular values of the networks of the chosen cell."
+    return Figure(INSIDE, content["caption"], [], chart, reading, alt, 460)
 
 
 def _ceiling(top: float) -> float:

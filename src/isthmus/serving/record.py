@@ -33,7 +33,7 @@ class Session:
     host: str
     sentence: str
     command: str
-    ridge: float | None
+    resolution: float | None
     #: ``"mse"``, or ``"cross_entropy"`` of classes.
     loss_kind: str
     #: ``""`` while it goes on.
@@ -85,14 +85,14 @@ class Record:
         self.lines.append((at, told + (f": {error}" if error else "")))
 
     def _start(self, content: dict[str, Any], at: float) -> None:
-        ridge = content.get("ridge")
+        resolution = content.get("resolution")
         self.session = Session(
             at,
             int(content["pid"]),
             plain(content["host"], 200),
             plain(content["sentence"], 500),
             plain(content["command"], 500),
-            float(ridge) if isinstance(ridge, (int, float)) else None,
+            float(resolution) if isinstance(resolution, (int, float)) else None,
             # Records of a time when there were no classes do not say.
             plain(content.get("loss", "mse"), 20),
         )

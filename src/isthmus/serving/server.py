@@ -60,7 +60,7 @@ class LiveServer:
         self._followers = 0
 
     def application(self) -> web.Application:
-        """The routes behind the checks."""
+        """The aiohttp application: all routes, behind the checks of token and origin."""
         app = web.Application(middlewares=[self._guard])
         one = "/{id:[0-9a-f]{16}}"
         app.router.add_get("/", self._list)
@@ -71,7 +71,7 @@ class LiveServer:
         return app
 
     def runner(self) -> web.AppRunner:
-        """What answers on a socket."""
+        """The application with limits of time for slow requests."""
         # The time begins with the connection: whoever says half of a request is not waited for.
         return web.AppRunner(self.application(), access_log=None, shutdown_timeout=0.5, keepalive_timeout=HEADERS)
 

@@ -139,7 +139,7 @@ def _facts(view: RunView, walks: Walks, loss_kind: str) -> list[dict[str, str]]:
     if view.kind in ("run", "sweep"):
         latest = {name: points[-1][1] for name, points in record.curves.items()}
         return [fact(name, number(value, 3), "now") for name, value in list(latest.items())[:5]]
-    asked = None if record.session is None else record.session.ridge
+    asked = None if record.session is None else record.session.resolution
     least, share = record.told.get("resolution", asked), record.told.get("tolerance", TOLERANCE)
     facts = [fact("rank so far", rank_so_far(walks, least, share), "of the first walk, before it is checked")]
     if errors := [error for (walk, _), error in walks.items() if walk == 0]:

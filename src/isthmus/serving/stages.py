@@ -77,7 +77,7 @@ class StageShelf:
 
     @property
     def unreadable(self) -> int:
-        """Files that hold something else."""
+        """Names of files that are not finished trainings."""
         return sum(one is None for _, one in self._read.values())
 
     def _load(self, name: str, stamp: Stamp) -> Stage | None:

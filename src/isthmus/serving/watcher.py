@@ -84,7 +84,7 @@ class Watcher:
 
     @property
     def title(self) -> str:
-        """The folder's name."""
+        """The name of the folder."""
         return plain(self._inside.root.name or self._inside.root, 200)
 
     def runs(self) -> list[RunView]:

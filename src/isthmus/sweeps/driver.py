@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus._checks import check_choice, check_integer, fail
+from isthmus._deprecations import renamed
 from isthmus._live import LIVE, LiveRecord, forget
-from isthmus._progress import ProgressFactory, progress, silent
+from isthmus._progress import ProgressFactory, shown
 from isthmus.engines.base import PLACES, Failure, Finished, Task, computed
 from isthmus.sweeps.places import FINISHED, PROGRESS
 from isthmus.sweeps.plan import Configuration
@@ -29,6 +30,7 @@ ENGINES = ("local", "ray")
 TOGETHER = 16
 
 
+@renamed(show_progress="progress")
 def sweep(
     experiment: Any,
     grid: Mapping[str, Any] | None = None,
@@ -45,7 +47,7 @@ def sweep(
     together: int | None = None,
     retry_failed: bool = False,
     about: Mapping[str, Any] | None = None,
-    show_progress: bool | ProgressFactory = False,
+    progress: bool | ProgressFactory = False,
 ) -> SweepResult:
     """Run an experiment at every point of a grid and keep each as a Run in one folder.
 
@@ -86,7 +88,7 @@ def sweep(
         Try those again that failed before.
     about : mapping, optional
         Plain data to keep with the plan of a new folder.
-    show_progress : bool or callable
+    progress : bool or callable
         A bar or lines on stderr, and errors as they come.
 
     Returns
@@ -108,8 +110,7 @@ def sweep(
         check_choice(_WHO, "engine", engine, ENGINES)
     if address is not None and engine != "ray":
         fail(_WHO, "`address` belongs to engine 'ray'", repr(address), "Pass engine='ray', or leave it out.")
-    show = show_progress if callable(show_progress) else progress if show_progress else silent
-    with SweepFolder.of(out, plan, _teller(show_progress)) as folder:
+    with SweepFolder.of(out, plan, _teller(progress)) as folder:
         keys = folder.open_keys(retry_failed=retry_failed)
         if keys:
             every = folder.plan.configurations()
@@ -117,7 +118,7 @@ def sweep(
             try:
                 places = getattr(executor, "places", PLACES)
                 tasks = make_tasks(subject, [every[key] for key in keys], limit, places)
-                _work(folder, tasks, executor, show, _teller(show_progress))
+                _work(folder, tasks, executor, shown(progress), _teller(progress))
             finally:
                 if executor is not engine:
                     executor.shutdown(cancel_futures=True)
@@ -161,7 +162,7 @@ def make_tasks(subject: Subject, points: Sequence[Configuration], limit: int, pl
 def _work(
     folder: SweepFolder, tasks: Sequence[Task], executor: Executor, show: ProgressFactory, tell: Callable[[str], None]
 ) -> None:
-    """Compute the tasks and keep what comes."""
+    """Compute the tasks and keep each result as it arrives."""
     running: dict[str, None] = {}
     counts: collections.Counter[str] = collections.Counter()
 
@@ -219,11 +220,11 @@ def _of_the_system(error: BaseException | None) -> OSError | None:
     return error
 
 
-def _teller(show_progress: bool | ProgressFactory) -> Callable[[str], None]:
+def _teller(progress: bool | ProgressFactory) -> Callable[[str], None]:
     """Where errors are shown at once: on stderr, if anything is shown."""
 
     def tell(message: str) -> None:
-        if show_progress:
+        if progress:
             print(message, file=sys.stderr, flush=True)
 
     return tell

@@ -24,7 +24,7 @@ PROVENANCE = "provenance.json"
 
 @dataclass
 class Index:
-    """What the index says.
+    """The content of the index of a sweep.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Index:
     problems: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> Iterable[bytes]:
-        """The file, line by line."""
+        """The lines of the file, parsed."""
         yield _line({"format": FORMAT, "schema": SCHEMA, **self.head})
         for key, plan in self.planned.items():
             yield _line({"key": key, **plan})
@@ -109,7 +109,7 @@ def read_index(folder: Inside) -> Index | None:
 
 
 def _sound(row: dict[str, Any], names: set[str]) -> bool:
-    """Whether a line is one that we write: it is shown and counted with."""
+    """Whether a line has the form that this library writes."""
     if "values" in row:
         return names <= set(row["values"]) and all(map(_is_value, row["values"].values())) and _is_value(row["seed"])
     if "problem" in row:

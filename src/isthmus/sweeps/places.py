@@ -1,4 +1,4 @@
-"""The layout of a sweep's folder, and the words for what a configuration may be. Imports nothing heavy."""
+"""The layout of a sweep's folder, and the states of a configuration. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BEAT, LAPSE = 2.0, 30.0
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that works in a folder, by its own account; ``age`` is how long ago it gave a sign of life."""
+    """The process that works in a folder, as its lock file says; ``age`` is the time since its last heartbeat."""
 
     host: str
     pid: int
@@ -77,7 +77,7 @@ class Holder:
 
     @property
     def alive(self) -> bool:
-        """Whether it is at work, as far as can be seen from here."""
+        """Whether the process lives, as far as this machine can see."""
         if self.age > LAPSE:
             return False
         return self.host != platform.node() or is_alive(self.pid)
@@ -88,7 +88,7 @@ class Holder:
 
 
 def holder(folder: str | os.PathLike[str]) -> Holder | None:
-    """Who holds the lock of a folder; None if nobody says so."""
+    """Who holds the lock of a folder; None if none is recorded."""
     path = Inside(folder) / LOCK
     (found, _), stamp = read_small(path), path.stamp()
     try:
@@ -104,7 +104,7 @@ def holder(folder: str | os.PathLike[str]) -> Holder | None:
 
 
 class Lock:
-    """``with Lock(folder):`` one process at a time; another one fails at once and is told who it is.
+    """``with Lock(folder):`` one process at a time; another one fails at once, with the holder in its message.
 
     The lock is the operating system's and ends with the process, however that ends. On file systems and systems
     without such locks the sign of life decides: a folder is free ``LAPSE`` seconds after the last.
@@ -185,7 +185,7 @@ WRITTEN = ("running", "failed", "interrupted")
 
 
 def write_pending(folder: Inside, key: str, state: str, **facts: Any) -> None:
-    """Say what became of a configuration; what was known of its attempts stays."""
+    """Record the state of a configuration; its number of attempts is kept."""
     from isthmus.files import write_json
 
     path = folder / PENDING / f"{key}.json"
@@ -195,12 +195,12 @@ def write_pending(folder: Inside, key: str, state: str, **facts: Any) -> None:
 
 
 def clear_pending(folder: Inside, key: str) -> None:
-    """Forget it: there is a Run."""
+    """Remove the record of a configuration whose Run is written."""
     (folder / PENDING / f"{key}.json").remove()
 
 
 def read_pending(folder: Inside) -> dict[str, dict[str, Any]]:
-    """What is pending, by key; ``running`` without a driver that gives a sign of life is ``stale``."""
+    """Records of unfinished configurations by key; ``running`` without a live driver becomes ``stale``."""
     found: dict[str, dict[str, Any]] = {}
     names = folder.names(PENDING)
     if not names:

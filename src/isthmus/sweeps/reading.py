@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from isthmus.experiments._experiment import Experiment
     from isthmus.sweeps.result import SweepResult
 
-#: Failures that are told one by one.
-_TOLD = 5
+#: Failures that are listed one by one.
+_LISTED = 5
 
 
 def look(folder: str | os.PathLike[str], *, rebuild: bool = False) -> Index:
@@ -90,13 +90,13 @@ def read(folder: str | os.PathLike[str], *, experiment: type[Experiment] | None 
 
 
 def problems(folder: str | os.PathLike[str], index: Index, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What a person must know of a sweep, in sentences."""
+    """What is wrong or unfinished in a sweep, in sentences."""
     counts = collections.Counter(row["state"] for row in rows)
     found = []
     if counts["failed"]:
         found.append(f"{counts['failed']} failed; --retry-failed tries them again")
-        told = [row for row in rows if row["state"] == "failed"]
-        found += [f"{row['key']} failed: {row['error'][:300]}" for row in told[:_TOLD]]
+        failed = [row for row in rows if row["state"] == "failed"]
+        found += [f"{row['key']} failed: {row['error'][:300]}" for row in failed[:_LISTED]]
     if counts["diverged"]:
         found.append(f"{counts['diverged']} diverged: their numbers are those of a training that left every bound")
     if unsettled := sum(row.get("training") == "budget" for row in rows):
@@ -112,10 +112,10 @@ def problems(folder: str | os.PathLike[str], index: Index, rows: Sequence[dict[s
     if others:
         found.append(f"{len(others)} runs in {RUNS}/ belong to no grid of this sweep and are left alone")
     if aside := Inside(folder).names(DAMAGED):
-        found.append(f"{len(aside)} damaged runs lie in {DAMAGED}/: {', '.join(aside[:_TOLD])}")
+        found.append(f"{len(aside)} damaged runs lie in {DAMAGED}/: {', '.join(aside[:_LISTED])}")
     versions = sorted({row["version"] for key, row in index.finished.items() if key in known})
     if len(versions) > 1:
-        found.append(f"computed by {len(versions)} versions of isthmus: {', '.join(versions[:_TOLD])}")
+        found.append(f"computed by {len(versions)} versions of isthmus: {', '.join(versions[:_LISTED])}")
     return found
 
 

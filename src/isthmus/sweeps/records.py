@@ -102,7 +102,7 @@ def _plain(measured: Any) -> bool:
 
 
 def _measure(path: Inside) -> dict[str, Any]:
-    """Of a Run that was not made by a sweep, by its experiment's own rule."""
+    """The scalars of a Run that no sweep made, by its experiment's rule."""
     run = Run.read(path)
     kind = find_experiments().get(run.experiment)
     if kind is None:
@@ -120,7 +120,7 @@ def make_index(folder: Inside, plan: Plan) -> Index:
 
 
 def refresh(folder: Inside, plan: Plan, index: Index, keys: Iterable[str]) -> None:
-    """Look at the folders of these keys again."""
+    """Read the folders of these keys again."""
     for key in keys:
         index.finished.pop(key, None)
         index.problems.pop(key, None)
@@ -140,7 +140,7 @@ def head(folder: Inside, plan: Plan) -> dict[str, Any]:
 
 
 def write_index(folder: Inside, index: Index) -> None:
-    """Write it in one step."""
+    """Write the index atomically."""
     write_atomic(folder / INDEX, b"".join(index.lines()))
 
 
@@ -158,7 +158,7 @@ _WHO = "sweep"
 
 
 class SweepFolder:
-    """``with SweepFolder.of(out, plan) as folder:`` the folder is ours alone, up to date, and its damage is aside.
+    """``with SweepFolder.of(out, plan) as folder:`` the folder is locked, up to date, and damaged runs are moved aside.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ class SweepFolder:
         write_index(self.path, self.index)
 
     def _clean(self) -> None:
-        """Remove what killed drivers left half written: nobody else writes here while we hold the lock."""
+        """Remove what killed drivers left half written: no other process writes here while we hold the lock."""
         with (self.path / RUNS).folder() as place:
             names = set(place.names())
             for name in names:
@@ -241,14 +241,14 @@ class SweepFolder:
         return [key for key in self.index.planned if key not in leave]
 
     def begin(self, task: Task) -> None:
-        """Say that a task has begun."""
+        """Record that a task has begun."""
         for key in task.keys:
             # If there is no room for this there will be none for the result, and that is when computing stops.
             with contextlib.suppress(IsthmusError, OSError):
                 write_pending(self.path, key, "running", host=platform.node(), driver=os.getpid())
 
     def keep(self, finished: Finished) -> str:
-        """Write what became of a configuration; its state."""
+        """Write the result of a configuration; gives its state."""
         if finished.run is None:
             failure = finished.failure
             kind, message, trace = (failure.kind, failure.message, failure.traceback) if failure else ("?", "?", "")
@@ -263,7 +263,7 @@ class SweepFolder:
         return row["state"]
 
     def interrupt(self, keys: Sequence[str]) -> None:
-        """Say that these were begun and not finished."""
+        """Record that these were begun and not finished."""
         for key in keys:
             # What cannot be written now is seen as stale, and computed again all the same.
             with contextlib.suppress(IsthmusError, OSError):
@@ -280,7 +280,7 @@ FOLDER = Folder(_WHO, "a sweep", EVERYTHING, _is_sweep, named=", with --out", co
 
 @contextlib.contextmanager
 def writing(path: Path | Inside) -> Iterator[None]:
-    """What goes wrong on the file system, as one clear message."""
+    """Turn errors of the file system into one clear message."""
     try:
         yield
     except OSError as problem:
@@ -301,7 +301,7 @@ def refuse(path: Path | Inside, problem: BaseException, more: str = "") -> NoRet
 
 
 def rescue(runs: Sequence[Run]) -> tuple[Path | None, list[str]]:
-    """Write runs that found no place to a temporary folder: where, and the keys that were lost."""
+    """Write runs that could not be kept to a temporary folder; gives its path and the keys that were lost."""
     where, gone = None, []
     for run in runs:
         try:

@@ -1,4 +1,4 @@
-"""The SweepResult: one row for each configuration, whatever became of it."""
+"""The SweepResult: one row for each configuration, finished or not."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SweepResult:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The first of its problems."""
+        """The most important problems."""
         return tuple(plain(text, ERROR) for text in self.problems[:REASONS])
 
     def tables(self) -> list[Table]:
@@ -252,13 +252,13 @@ def _settings(result: SweepResult) -> Table:
         table = table.reset_index()
     rows = [[_cell(value) for value in row] for row in table.head(SETTINGS).itertuples(index=False)]
     left = f"The first {SETTINGS} of {len(table):,} settings." if len(table) > SETTINGS else ""
-    told = ["The commonest rank of the seeds, the share of them that agree, and medians.", left]
+    reading = ["The commonest rank of the seeds, the share of them that agree, and medians.", left]
     heads = [plain(name, 40) for name in table.columns]
-    return Table("settings", "Setting by setting", heads, rows, told, folded=True)
+    return Table("settings", "Setting by setting", heads, rows, reading, folded=True)
 
 
 def _problems(result: SweepResult) -> Table:
-    """Every run that a person should look at."""
+    """Every run that failed, diverged or did not converge."""
     frame: Any = _single(result)
     order = {state: place for place, state in enumerate(WRONG)}
     wrong = frame[frame["state"].isin(WRONG)]
@@ -266,8 +266,8 @@ def _problems(result: SweepResult) -> Table:
     rows = []
     for key, row in list(zip(wrong.index, wrong.to_dict("records")))[:PROBLEMS]:
         error = row.get("error")
-        told = plain(error, ERROR) if isinstance(error, str) else ""
-        rows.append([Badge(str(row["state"])), *[_cell(row[name]) for name in (*result.names, "seed")], told, str(key)])
+        why = plain(error, ERROR) if isinstance(error, str) else ""
+        rows.append([Badge(str(row["state"])), *[_cell(row[name]) for name in (*result.names, "seed")], why, str(key)])
     left = len(wrong) - len(rows)
     reading = [f"{left:,} more are left out here: {_where(result)}."] if left else []
     heads = ["state", *[plain(name, 40) for name in result.names], "seed", "error", "key"]
@@ -314,7 +314,7 @@ def _runs(result: SweepResult) -> Table:
 
 
 def _where(result: SweepResult) -> str:
-    """Where all of them are."""
+    """Where the whole list is found."""
     return "`isthmus runs` on the sweep's folder lists all" if result.folder else "`to_frame()` of the result has all"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from isthmus._checks import check_choice, check_integer, check_seed, fail, without_mask
 from isthmus._errors import DataError
-from isthmus._settings import KINDS, Settings
+from isthmus._settings import KINDS, Settings, present_name
 from isthmus.engines.base import DISCOVER
 from isthmus.engines.discovering import ROLES, digest
 from isthmus.experiments._experiment import Experiment, find_experiment
@@ -132,6 +132,7 @@ class OfDiscover(Subject):
         if "X" not in data or "Y" not in data:
             fail(_WHO, "`data` must hold X and Y", ", ".join(data) or "nothing", "Pass data={'X': X, 'Y': Y}.")
         self.data = {name: _array(name, value) for name, value in data.items() if value is not None}
+        base = {present_name(_WHO, name): value for name, value in base.items()}
         for name in base:
             check_choice(_WHO, "base", name, KINDS)
         settings = dataclasses.asdict(Settings())
@@ -139,6 +140,7 @@ class OfDiscover(Subject):
 
     def field_of(self, name: str) -> tuple[str, type, dict[str, Any]]:
         """A setting of discover."""
+        name = present_name(_WHO, name)
         check_choice(f"{_WHO} discover", "name", name, KINDS)
         first = getattr(Settings, name)
         words = {"auto": "auto"} if first == "auto" else {"none": None} if first is None else {}

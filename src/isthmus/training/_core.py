@@ -1,4 +1,4 @@
-"""The core of training: networks of one shape on their way through a plan. It neither warns nor prints.
+"""The core of training: networks of one shape go through a plan. It neither warns nor prints.
 
 Whatever is raised inside (Ctrl-C, an error in a callback) goes through; the last weights that were evaluated and found
 finite are then in the networks.
@@ -51,7 +51,7 @@ ADAPT_EVERY = 50
 
 @dataclass(frozen=True, eq=False)
 class TrainingEvent:
-    """What a callback is told after every step.
+    """What a callback gets after every step.
 
     ``network`` has the weights after the step (a copy in float64 during phases of double precision). The numbers are
     those of the same weights for quasi-Newton steps, and of the weights before the move for all others, on the
@@ -111,7 +111,7 @@ class _Room:
         self.memories: dict[tuple[int, torch.dtype], Memory] = {}
 
     def stack(self, *, double: bool) -> Stack:
-        """Made when it is needed."""
+        """The networks as one stack, in their own precision or in double; made on first use."""
         if double not in self.stacks:
             nets = [copy.deepcopy(job.net).double() if double else job.net for job in self.jobs]
             made: dict[int, Tensor] = {}
@@ -127,14 +127,14 @@ class _Room:
         return self.stacks[double]
 
     def memory(self, size: int, stack: Stack) -> Memory:
-        """For the curvature of all; of a single network no longer than it is needed."""
+        """Memory for the curvature pairs of all networks; of a single network it is released when unused."""
         if len(self.jobs) == 1:
             return Memory(size, stack.theta)
         return self.memories.setdefault((size, stack.theta.dtype), Memory(size, stack.theta, len(self.jobs)))
 
     @contextmanager
     def objective(self, index: int, *, double: bool) -> Iterator[Objective]:
-        """One network's, for a while; afterwards the network has what was reached."""
+        """The objective of one network inside this context; at its end the network gets the parameters reached."""
         net, found = self.jobs[index].net, self.stack(double=double).objectives[index]
         try:
             if found.net is not net:
@@ -148,14 +148,14 @@ class _Room:
 
 @torch.no_grad()
 def _copy(source: nn.Module, target: nn.Module) -> None:
-    """Parameters and buffers."""
+    """A copy of all parameters and buffers."""
     for own, other in zip([*target.parameters(), *target.buffers()], [*source.parameters(), *source.buffers()]):
         own.copy_(other)
 
 
 @contextmanager
 def _believed() -> Iterator[None]:
-    """A checkpoint that is whole and of this training may still have been made by somebody else."""
+    """Check a checkpoint's content: one that fits this training may still have been manipulated."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
@@ -190,7 +190,7 @@ class _Training:
                 self.place(self.restored)
 
     def place(self, restored: TrainingState) -> None:
-        """Where a checkpoint says that the training is."""
+        """The position in the plan that a checkpoint has."""
         numbers, tensors = restored.numbers, restored.tensors
         self.phase, self.inside, self.step, self.evaluations = (
             check_integer("train", key, numbers[key], low=0) for key in ("phase", "inside", "step", "evaluations")
@@ -381,7 +381,7 @@ class _Training:
         return stopped
 
     def adapt(self, objective: Objective) -> None:
-        """Let the network adapt; the parameters change with that, and so do those kept to go back to."""
+        """Let the network adapt, with its parameters and the last good ones."""
         factors = hooks_of(objective.net).adapt(objective.X)
         sizes = [p.numel() for p in objective.parameters]
         for parameter, part in zip(objective.parameters, self.good.split(sizes)):
@@ -450,7 +450,7 @@ class _Training:
         return len(losses) > WINDOW and fall <= slow * self.settings["tolerance"] * abs(losses[-1])
 
     def clear(self, objective: Objective) -> None:
-        """Set to zero what the ridge has removed but for rounding, where the loss allows: neurons off on both sides."""
+        """Set neurons to zero that the ridge has removed up to rounding, unless the loss rises."""
         theta = objective.theta
         before, origin, size = objective(self.ridge).loss, theta.clone(), float(theta.square().mean().sqrt())
         theta.masked_fill_(theta.abs() <= IDLE * size, 0.0)
@@ -464,7 +464,7 @@ class _Training:
         return small and self.certificate(hessian=False).stationary
 
     def final(self, phase: Phase) -> bool:
-        """Whether nothing but the same at the full ridge can follow."""
+        """Whether only phases at the full ridge follow."""
         rest = self.plan[self.phase :]
         return all(
             (p.method == "lbfgs" or p.finishing)
@@ -482,7 +482,7 @@ class _Training:
         return bool(self.plan) and self.plan[-1].finishing
 
     def certificate(self, *, hessian: bool | None = None) -> Stationarity:
-        """Of the network as it is now; the slopes of the rounded kinks are the first guess."""
+        """The certificate of the present network; slopes of the rounded kinks are the first guess."""
         net, job = copy.deepcopy(self.live).double(), self.room.jobs[self.index]
         X, Y = job.X.double(), job.Y.double() if job.Y.is_floating_point() else job.Y
         zs = preactivations(net, X, self.rounded) if self.rounded else ()

@@ -34,7 +34,7 @@ class Optimiser(Protocol):
         ...
 
     def step(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:
-        """One step from ``objective.theta``."""
+        """Take one step from ``objective.theta``."""
         ...
 
     def forget(self) -> None:
@@ -66,16 +66,16 @@ class FirstOrder:
 
     @property
     def finished(self) -> bool:
-        """Never: only the number of steps ends it."""
+        """False: only the number of steps ends it."""
         return False
 
     def forget(self) -> None:
-        """Averages fade by themselves; only the loss that Nesterov's method compares with is of the old objective."""
+        """Drop the loss that Nesterov's method compares with; Adam's averages fade by themselves."""
         if "last" in self.state.numbers:
             self.state.numbers["last"] = float("inf")
 
     def get_state(self) -> OptimiserState:
-        """Momenta and the rest of the epoch."""
+        """The state for a checkpoint."""
         return self.state
 
     def set_state(self, state: OptimiserState) -> None:
@@ -149,14 +149,14 @@ class ScaleDown:
 
     @property
     def finished(self) -> bool:
-        """After one step."""
+        """True after one step."""
         return self.state.numbers["done"] > 0
 
     def forget(self) -> None:
-        """Nothing is remembered."""
+        """Does nothing: no state depends on the objective."""
 
     def get_state(self) -> OptimiserState:
-        """Whether it is done."""
+        """The state for a checkpoint."""
         return self.state
 
     def set_state(self, state: OptimiserState) -> None:
@@ -164,7 +164,7 @@ class ScaleDown:
         self.state = state
 
     def step(self, objective: Objective, step: int, ridge: float) -> Steps[Value]:  # noqa: ARG002
-        """Scale, and return the value there."""
+        """Take one step from ``objective.theta``."""
         self.state.numbers["done"] = 1.0
         origin = objective.theta.clone()
         # Small weights give zero, not the mean: where that costs more, no factor could do better than it.

@@ -1,4 +1,4 @@
-"""L-BFGS with a weak Wolfe line search, and the curvature that it remembers."""
+"""L-BFGS with a weak Wolfe line search, and its memory of curvature pairs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Which = int | slice | Tensor
 
 
 class Memory:
-    """Room for the pairs of several networks of one shape, taken once: S and T (B, rows, P), products (B, rows, rows).
+    """Memory for the pairs of several networks of one shape: S and T (B, rows, P), products (B, rows, rows).
 
     There is room for a quarter more than is kept: rows are written one after the other, and moved to the front when the
     end is reached. With millions of parameters a new matrix at every step took as long as a gradient. Networks that go
@@ -49,7 +49,7 @@ class Memory:
 
     @property
     def rows(self) -> int:
-        """Pairs of one network that there is room for."""
+        """The largest number of pairs of one network."""
         return self.S.shape[1]
 
     def write(self, which: Which, begin: int, end: int, s: Tensor, t: Tensor) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class Pairs:
 
     @property
     def products(self) -> Tensor:
-        """The upper triangle of S·Tᵀ: a view. What is below the diagonal means nothing."""
+        """The upper triangle of S·Tᵀ: a view. Entries below the diagonal are undefined."""
         return self.memory.products[self.index, self.begin : self.end, self.begin : self.end]
 
     def append(self, s: Tensor, t: Tensor) -> None:
@@ -151,7 +151,7 @@ class Pairs:
         return memory.squares[self.index, self.begin : self.end, self.begin : self.end]
 
     def clear(self) -> None:
-        """No pairs. The next is written behind the last, where those of other networks are."""
+        """Drop all pairs. The next is written behind the last, as those of the other networks."""
         self.begin, self.squared = self.end, False
 
     def get_state(self) -> dict[str, Tensor]:
@@ -218,7 +218,7 @@ class FirstLoop(Request):
         self.pairs, self.gradient = pairs, gradient
 
     def answer(self) -> tuple[Tensor, Tensor]:
-        """For one network."""
+        """The result for one network."""
         return first_loop(self.pairs.S, self.pairs.T, self.pairs.products, self.gradient)
 
     @staticmethod
@@ -241,7 +241,7 @@ class SecondLoop(Request):
         self.pairs, self.alpha, self.images = pairs, alpha, images
 
     def answer(self) -> Tensor:
-        """For one network."""
+        """The result for one network."""
         return second_loop(self.pairs.S, self.pairs.T, self.pairs.products, self.alpha, self.images)
 
     @staticmethod
@@ -265,7 +265,7 @@ class Remember(Request):
         self.pairs, self.s, self.t = pairs, s, t
 
     def answer(self) -> None:
-        """For one network."""
+        """The result for one network."""
         if float(self.s @ self.t) > CURVED * float(self.s.norm() * self.t.norm()):
             self.pairs.append(self.s, self.t)
 
@@ -406,7 +406,7 @@ class LBFGS:
         return self.metric is not None
 
     def _prepare(self, objective: Objective, step: int, ridge: float) -> Steps[None]:  # noqa: ARG002
-        """What the direction starts from, where it is due."""
+        """Renew the metric that the direction starts from, where that is due."""
         if self.metric is not None and step % REFRESH == 0:
             yield Refresh(self.metric, objective, self.generator)
 

@@ -51,7 +51,7 @@ class Newton(LBFGS):
         self.at, self.known = state.tensors.get("at"), False
 
     def forget(self) -> None:
-        """The objective has changed."""
+        """Drop what was computed from the former objective."""
         super().forget()
         self.at, self.known = None, False
 
@@ -82,7 +82,7 @@ class Newton(LBFGS):
         return solved
 
     def _compute(self, objective: Objective, theta: Tensor, ridge: float) -> None:
-        """Of the parameters that the cost depends on; along the others the ridge is all there is."""
+        """The Hessian in the parameters that the cost depends on; along all others it is 2·ridge."""
         self.factor, self.coupled, self.known = None, None, True
         model = Kinked(objective.net, objective.X, objective.Y, objective.stack.loss, ridge, objective.stack.rows)
         rounded = objective.rounded

@@ -148,7 +148,7 @@ class Phase:
 
 
 def count_of(net: nn.Module) -> int:
-    """How many parameters move."""
+    """Number of trainable scalars."""
     return sum(p.numel() for p in net.parameters() if p.requires_grad)
 
 
@@ -163,7 +163,7 @@ def default_plan(
     newton_steps: int = 1500,
     finish: bool = False,
 ) -> list[Phase]:
-    """Fit with a small ridge, raise it until the structure appears, give up what does not pay, come back, converge.
+    """Fit with a small ridge, raise it until low rank appears, drop dimensions that do not pay, lower it, converge.
 
     0. The initial weights are scaled down if their outputs are larger than the targets.
     1. Adam, at a thousandth of the structure ridge: enough to leave the initial weights.

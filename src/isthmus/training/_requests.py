@@ -1,4 +1,4 @@
-"""What an optimiser asks for while it takes a step, answered for one network or for many at once.
+"""Computations that an optimiser requests during a step, done for one network or for several at once.
 
 An optimiser is written for one network, as a generator: where it needs something worth sharing it yields a request, and
 goes on with the answer. :func:`drive` runs one such generator, or many side by side; then it answers requests of one
@@ -25,7 +25,7 @@ Steps = Generator["Request", Any, Result]
 
 
 class Request(ABC):
-    """Something that can be answered alone or together with others of its kind."""
+    """A computation that can be done alone or together with others of its kind."""
 
     __slots__ = ()
     #: Of several kinds that wait, the first is answered first: who is behind in its step catches up with the others.
@@ -33,11 +33,11 @@ class Request(ABC):
 
     @abstractmethod
     def answer(self) -> Any:
-        """For one network."""
+        """The result for one network."""
 
     @staticmethod
     def answer_all(requests: Sequence[Any]) -> Sequence[Any]:
-        """For several networks, in their order."""
+        """The results for several networks, in their order."""
         return [request.answer() for request in requests]
 
 
@@ -50,12 +50,12 @@ class Evaluate(Request):
         self.objective, self.ridge, self.batch, self.fleeting = objective, ridge, batch, fleeting
 
     def answer(self) -> Value:
-        """For one network."""
+        """The result for one network."""
         return self.objective(self.ridge, self.batch, fleeting=self.fleeting)
 
     @staticmethod
     def answer_all(requests: Sequence[Evaluate]) -> Sequence[Value]:
-        """In one computation for each stack."""
+        """The results for several networks, in their order."""
         found: dict[int, Value] = {}
         stacks: dict[int, list[int]] = {}
         for place, request in enumerate(requests):
@@ -81,7 +81,7 @@ class Refresh(Request):
         self.metric, self.objective, self.generator = metric, objective, generator
 
     def answer(self) -> None:
-        """For one network."""
+        """The result for one network."""
         self.metric.refresh(self.objective.theta, self.objective.X, [self.generator])
 
     @staticmethod
@@ -112,7 +112,7 @@ class Solve(Request):
         self.metric, self.vectors, self.ridge = metric, vectors, ridge
 
     def answer(self) -> Tensor:
-        """For one network."""
+        """The result for one network."""
         return self.metric.solve(self.vectors, [self.ridge])
 
     @staticmethod
@@ -158,7 +158,7 @@ class Adam(Request):
         self.step, self.rate = step, rate
 
     def answer(self) -> None:
-        """For one network."""
+        """The result for one network."""
         adam_([self.theta], [self.gradient], [self.mean], [self.square], self.step, self.rate)
 
     @staticmethod

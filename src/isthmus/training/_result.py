@@ -47,7 +47,7 @@ class Criteria:
     window: int
 
     def met(self, tolerance: float) -> bool:
-        """Whether the loss has stopped falling and what must vanish there does.
+        """Whether the loss has stopped falling, and balance and gradient are small enough.
 
         The decrease must be below ``tolerance``, the balancedness residual below 100·``tolerance``, and the gradient
         below one half: the forces of cost and ridge cancel up to what kinks leave.

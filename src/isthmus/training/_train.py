@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, check_number, check_seed, fail
+from isthmus._deprecations import renamed
 from isthmus._errors import ConvergenceWarning, DataError
-from isthmus._progress import Progress, ProgressFactory, progress, silent
+from isthmus._progress import Progress, ProgressFactory, shown
 from isthmus.networks._network import Network, hooks_of
 from isthmus.objective import LOSSES
 from isthmus.training._checkpoint import Checkpoints, identity_of_training
@@ -30,7 +31,7 @@ from isthmus.training._result import TrainingResult
 #: memory. Larger stacks were up to a fifth faster with Adam.
 AT_ONCE, ENTRIES = 64, 2**26
 
-#: Where a training ends, and up to which size it ends at a stationary point unless told otherwise.
+#: Where a training ends, and up to which size it ends at a stationary point unless given.
 FINISHES = ("stationary", "flat")
 AFFORDABLE_PARAMETERS, AFFORDABLE_PRODUCT = 1500, 3_000_000
 
@@ -57,6 +58,7 @@ def _warned(minimise: Callable[_Given, _Found]) -> functools._Wrapped[_Given, _F
 
 
 @_warned
+@renamed(show_progress="progress")
 def train(
     net: nn.Module,
     X: Any,
@@ -71,7 +73,7 @@ def train(
     max_seconds: float | None = None,
     seed: int = 0,
     callbacks: Iterable[Callable[[TrainingEvent], object]] = (),
-    show_progress: bool | ProgressFactory = False,
+    progress: bool | ProgressFactory = False,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 10.0,
     resume: bool = True,
@@ -108,8 +110,9 @@ def train(
         Of the mini-batches. No global generator is used.
     callbacks : iterable of callable
         Each is called with a :class:`TrainingEvent` after every step; returning True stops the training.
-    show_progress : bool, default False
-        Loss, ‖θ‖²/L and time left on stderr: a bar on a terminal, lines elsewhere.
+    progress : bool or callable, default False
+        Loss, ‖θ‖²/L and time left on stderr: a bar on a terminal, lines elsewhere. A callable
+        ``progress(total, label)`` that gives a context with ``advance(steps, **numbers)`` shows it its own way.
     checkpoint : path, optional
         Folder for checkpoints, written every ``checkpoint_seconds`` and at the end; the last two are kept.
     resume : bool, default True
@@ -150,11 +153,12 @@ def train(
             job.restored = job.checkpoints.read()
         else:
             job.checkpoints.clear()
-    with _shown(show_progress)(sum(p.steps for p in plan), who) as bar:
+    with shown(progress)(sum(p.steps for p in plan), who) as bar:
         return run_jobs([job], plan, _advanced(bar), seconds=seconds)[0]
 
 
 @_warned
+@renamed(show_progress="progress")
 def train_together(
     nets: Sequence[Network],
     X: Any,
@@ -165,7 +169,7 @@ def train_together(
     tolerance: float = 1e-4,
     seeds: int | Sequence[int] = 0,
     at_once: int | None = None,
-    show_progress: bool | ProgressFactory = False,
+    progress: bool | ProgressFactory = False,
 ) -> list[TrainingResult]:
     """Minimise cost(net_i(X_i), Y_i) + ridge_i·‖θ_i‖² for every network, in place, as :func:`train` would each alone.
 
@@ -191,7 +195,7 @@ def train_together(
     at_once : int, optional
         Networks in one computation; the groups follow each other. By default at most 64, and fewer where the
         representations and, with L-BFGS, twice ``memory`` copies of the parameters would take more than 2²⁶ entries.
-    show_progress : bool or callable, default False
+    progress : bool or callable, default False
         Median loss and number of networks under way, on stderr.
 
     Returns
@@ -227,7 +231,7 @@ def train_together(
     groups = -(-len(nets) // at_once)
     bounds = [round(k * len(nets) / groups) for k in range(groups + 1)]
     results: list[TrainingResult] = []
-    with _shown(show_progress)(len(nets) * sum(p.steps for p in plan), who) as bar:
+    with shown(progress)(len(nets) * sum(p.steps for p in plan), who) as bar:
         for start, end in zip(bounds, bounds[1:]):
             jobs = []
             for i in range(start, end):
@@ -273,10 +277,6 @@ def _settings(ridge: float, loss: str, plan: Sequence[Phase], tolerance: float, 
     """How a network is trained, as plain data."""
     phases = [dataclasses.asdict(p) for p in plan]
     return {"ridge": float(ridge), "loss": loss, "phases": phases, "tolerance": float(tolerance), "seed": seed}
-
-
-def _shown(show_progress: bool | ProgressFactory) -> ProgressFactory:
-    return show_progress if callable(show_progress) else (progress if show_progress else silent)
 
 
 def _advanced(bar: Progress) -> Callable[[int], Progress]:
@@ -337,7 +337,7 @@ def checked_data(net: nn.Module, X: Any, Y: Any, loss: str) -> tuple[Tensor, Ten
     return inputs, targets
 
 
-def _labels(Y: Any, own: Tensor) -> Tensor | None:
+def _labels(Y: Any, parameter: Tensor) -> Tensor | None:
     """Class indices (N,), or None if ``Y`` is not of integers."""
     labels = Y if isinstance(Y, Tensor) else np.asarray(Y)
     if isinstance(labels, np.ndarray):
@@ -349,7 +349,7 @@ def _labels(Y: Any, own: Tensor) -> Tensor | None:
     if labels.ndim == 0 or labels.numel() != len(labels) or len(labels) == 0:
         must = "class indices must be one integer for each sample"
         fail("train", must, f"shape {tuple(labels.shape)}", "Convert one-hot rows to floating point, or by argmax(1).")
-    return labels.detach().to(own.device).long().reshape(-1)
+    return labels.detach().to(parameter.device).long().reshape(-1)
 
 
 @torch.no_grad()
@@ -410,8 +410,8 @@ def _kind(net: Network) -> tuple[Any, ...]:
 
 def _shape(net: Network) -> str:
     own = next(net.parameters())
-    told = ", ".join(f"{name} {value}" for name, value in net.config().items())
-    return f"{type(net).__name__} with {told}, {own.dtype} on {own.device}"
+    settings_text = ", ".join(f"{name} {value}" for name, value in net.config().items())
+    return f"{type(net).__name__} with {settings_text}, {own.dtype} on {own.device}"
 
 
 def _checked_data_of_all(nets: list[Network], X: Any, Y: Any) -> list[tuple[Tensor, Tensor]]:

@@ -68,7 +68,7 @@ def _operator_norm(W: Tensor) -> float:
 
 
 def nonzero_values(A: Tensor, error: float) -> Tensor | None:
-    """The singular values of A that are not rounding, or None where it cannot be told which those are."""
+    """The singular values of A that are not rounding, or None where it cannot be decided which those are."""
     if bool(A.any()) and float(A.norm()) * TRUSTED < error:
         return None
     s = torch.linalg.svdvals(A)

@@ -201,7 +201,7 @@ PARAMETERS, SAMPLES = 300, 64
 #: Distances ε along the way out in units of √(1 − 2λ): there is descent up to √2.
 OUT = (1e-3, 1e-2, 1e-1)
 
-#: Descent relative to the loss that is told from rounding.
+#: Descent relative to the loss that counts as more than rounding.
 SEEN = 1e-13
 
 #: What has to be so before descent is searched for.

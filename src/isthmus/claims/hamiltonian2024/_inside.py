@@ -29,7 +29,7 @@ NEAR = 0.1
 #: Errors and shares below this are rounding.
 SMALLEST = 1e-13
 
-#: Exponent in L̃ up to which a series falls; a constant one does not.
+#: A series falls if its fitted exponent in L̃ is at most this; that of a constant is 0.
 FALLS = -1e-3
 
 
@@ -90,14 +90,15 @@ def non_negative_inside(check: Check, subject: Subject) -> None:
     check.assume(HYPOTHESES[3], neuron >= -1e-9, f"least change {neuron:.3g}")
     speeds = [_speed(path, p0) for path in paths]
     rate = fit_exponent(depths, [max(speed, SMALLEST) for speed in speeds])
-    # With few members the interval is wide, and says neither.
+    # With few members the interval is wide, and decides neither.
     bounded = True if rate.high <= ORDER_ROOM else False if rate.low > 0 else None
-    found = f"‖∂_pA‖/‖A‖ from {speeds[0]:.3g} to {speeds[-1]:.3g}, exponent in L̃ from {rate.low:.2g} to {rate.high:.2g}"
-    check.assume(HYPOTHESES[4], bounded, found)
+    exponent = f"exponent in L̃ from {rate.low:.2g} to {rate.high:.2g}"
+    check.assume(HYPOTHESES[4], bounded, f"‖∂_pA‖/‖A‖ from {speeds[0]:.3g} to {speeds[-1]:.3g}, {exponent}")
     _falling(check, paths, depths, p0)
 
 
 def _falling(check: Check, paths: list[Path], depths: list[float], p0: float) -> None:
+    """Compare the exponent in L̃ of each series with ``FALLS``."""
     shares = [negative_share(path, p0) for path in paths]
     ranks = [
         -2.0 / path.L_tilde * float(torch.tensor(path.hamiltonians(), dtype=torch.float64).median()) for path in paths
@@ -115,14 +116,14 @@ def _falling(check: Check, paths: list[Path], depths: list[float], p0: float) ->
         for what, values in series.items()
         if max(values) > SMALLEST
     }
-    # What is rounding from the start cannot fall further. Exponents are numbers of the order of 1.
-    found = [rates[what].value if what in rates else -math.inf for what in series]
+    # A series of mere rounding cannot fall further: it counts as falling. Exponents are of the order of 1.
+    exponents = [rates[what].value if what in rates else -math.inf for what in series]
     check.compare(
-        found,
+        exponents,
         "≤",
         FALLS,
         tolerance=0.0,
-        scale=1.0 + max((abs(value) for value in found if math.isfinite(value)), default=0.0),
+        scale=1.0 + max((abs(value) for value in exponents if math.isfinite(value)), default=0.0),
         where=[f"{what}: exponent in L̃" for what in series],
         details={"L̃": depths, **series, **{f"exponent of {what}": rate.numbers for what, rate in rates.items()}},
     )
@@ -149,17 +150,17 @@ def _speed(path: Path, p0: float) -> float:
 # ---- Is a leaky ResNet at a local minimum of its loss, and does it stay one when a neuron is added?
 
 
-#: Most parameters whose Hessian is formed.
+#: The Hessian is formed of at most so many parameters.
 PARAMETERS = 600
 
-#: Iterations of the search for a neuron.
+#: Power iterations of the search for a neuron that lowers the loss.
 ITERATIONS = 15
 
 
 def least_curvature(subject: Subject) -> float | None:
     """Smallest eigenvalue of the Hessian of cost + ridge·‖θ‖² over 2·ridge; None for more than 600 parameters.
 
-    1 is the ridge alone. At entries on a kink of σ the Hessian says nothing.
+    The ridge alone gives 1. The Hessian is blind to pre-activations at a kink of σ.
     """
     net, ridge = subject.net, subject.ridge
     parameters = dict(net.named_parameters())

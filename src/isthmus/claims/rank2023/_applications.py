@@ -98,9 +98,9 @@ def kernels_see_every_dimension(check: Check, subject: Subject) -> None:
     nearest = float(distances.min())
     # The coefficients are known to eps/rcond, and J is a sum in which terms of their size may cancel.
     unit = max(1e-12, torch.finfo(torch.float64).eps * len(X) / max(model.rcond_, 1e-300))
-    told = model.state_ == "solved" and unit <= LEAST_DIGITS
+    solvable = model.state_ == "solved" and unit <= LEAST_DIGITS
     check.assume("generic Y", known["noise"] > 0, f"noise {known['noise']:g}")
-    check.assume("K invertible", told, f"{model.state_}, rcond {model.rcond_:.2g}")
+    check.assume("K invertible", solvable, f"{model.state_}, rcond {model.rcond_:.2g}")
     check.assume("x not in X", nearest > 0, f"nearest {nearest:.3g}")
     check.assume("k' ≠ 0", bool((pull * distances != 0).all()) or nearest == 0.0)
     check.require()
@@ -130,7 +130,7 @@ def _response(model: KernelRidge, X: Tensor, points: Tensor, ranks: Tensor) -> T
 
 
 def curved_stripes() -> Subject:
-    """Four classes in the plane told apart by one bent coordinate g: h∘g with scores of each class in turn."""
+    """Four classes in the plane separated by one bent coordinate g: h∘g with scores of each class in turn."""
     g = FullyConnected([2, 6, 1], dtype=torch.float64, generator=seeded(5))
     X = 4 * uniform_inputs(200, 2, 2) - 2
     with torch.no_grad():
@@ -165,7 +165,7 @@ def stripes_do_not_meet(check: Check, subject: Subject) -> None:
     if bool((low >= high).any()):
         check.not_applicable("the samples span no box", cause="network")
     box = torch.stack([low, high], 1).tolist()
-    found = tripoints(subject.known.get("classifier", through.net), box, resolution=RESOLUTION)
+    found = tripoints(subject.known.get("classifier", through.net), box, points=RESOLUTION)
     seen = f"{len(found.classes)} classes, {found.state}"
     resolved = found.state == "computed" or (found.state == "unresolved" and len(found.tripoints) > 0)
     check.assume("partition resolved", resolved or None, seen)

@@ -38,7 +38,7 @@ def family_of_rank(k: int, depths: list[int], *, d: int = 4, seed: int = 0) -> l
     return [three_part(g, h, depth) for depth in depths]
 
 
-#: Depths from which a slope is told apart from R1 and R2/L.
+#: Depths from which a slope is distinguished from R1 and R2/L.
 LEAST_DEPTHS = 4
 
 #: Half the interval of a slope, in ranks, above which it does not tell them apart.

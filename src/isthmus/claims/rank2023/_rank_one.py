@@ -166,14 +166,14 @@ def paths_are_steep(check: Check, subject: Subject) -> None:
         check.not_applicable(str(error), cause="numerical")
     path = shortest_path(trace.outputs)
     need, L = path.value / across, net.depth
-    of = f"{path.state} path of {len(X)} points, {through.said}"
+    where = f"{path.state} path of {len(X)} points, {through.said}"
     size = float(parameter_norms(net).weights.sum()) / L
     # Outputs that hardly differ are known to rounding of what they sum.
     noise = rounding(net) * float(_terms_of_outputs(net, trace).norm(dim=1).max()) * len(X)
     tolerance = rounding(net, condition=100.0) + noise / max(path.value, 1e-300)
     details = {"TSP, diam, length of the segment's image": [path.value, across, walked]}
-    check.compare(steepest, "≥", need, tolerance=tolerance, part="max‖Jf‖_op ≥ TSP/diam", where=of, details=details)
-    check.compare(size, "≥", need ** (2 / L), tolerance=tolerance, part="‖W‖²/L ≥ (TSP/diam)^(2/L)", where=of)
+    check.compare(steepest, "≥", need, tolerance=tolerance, part="max‖Jf‖_op ≥ TSP/diam", where=where, details=details)
+    check.compare(size, "≥", need ** (2 / L), tolerance=tolerance, part="‖W‖²/L ≥ (TSP/diam)^(2/L)", where=where)
     for k, sets in subject.known.get("path growth", {}).items():
         growth = path_growth(sets)
         check.compare(

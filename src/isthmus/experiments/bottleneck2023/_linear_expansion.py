@@ -179,7 +179,7 @@ def _fit(arrays: Mapping[str, np.ndarray], terms: int) -> tuple[float, float] | 
 
 
 def _plot_cost(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
-    """‖θ‖² at small and moderate depth, where the approximations can be told apart."""
+    """‖θ‖² at small and moderate depth, where the approximations differ visibly."""
     depths, cost = arrays["depths"], arrays["cost"]
     shown = depths <= max(16, depths[4])
     R0, R1, R2 = arrays["expansion"]

@@ -145,7 +145,7 @@ class NormAndDepth(Experiment):
         return (cls.quick() if quick else cls()).replace(depths=(4,), seeds=1, further=0)
 
     def lasting(self) -> float:
-        """Layers of all networks."""
+        """A measure of the time it takes: layers of all networks together."""
         return float(sum(self.depths) * self.seeds)
 
     def measured(self, arrays: Mapping[str, Array]) -> dict[str, float | int | bool | str]:
@@ -314,14 +314,14 @@ def best_of_depths(arrays: Mapping[str, Array]) -> list[int]:
 def _slope(words: Quote, whose: str, k: int, fit: CostEstimate, otherwise: str) -> Outcome:
     """Whether the slope is the rank: near it or with it in its interval, which is narrow enough to say something."""
     low, value, high = fit.R0.low, fit.R0.value, fit.R0.high
-    told, name = f"between {low:.3g} and {high:.3g}", f"{whose}: slope of ‖θ‖² in L"
+    reason, name = f"between {low:.3g} and {high:.3g}", f"{whose}: slope of ‖θ‖² in L"
     if fit.state == "computed" and high - low > WIDE and low <= k <= high:
-        told += ": the networks of this rank are too few, or minima too different, to say"
-        return words.judge(name, None, value, float(k), told)
+        reason += ": the networks of this rank are too few, or minima too different, to say"
+        return words.judge(name, None, value, float(k), reason)
     good = fit.state == "computed" and (abs(value - k) <= NEAR or low <= k <= high)
-    told += f", R1 = {fit.R1.value:.3g}" if good else ": minima of this rank do not lie on one line"
-    told += "" if fit.state == "computed" else f"; {fit.state}"
-    return words.judge(name, good, value, float(k), told, otherwise=otherwise)
+    reason += f", R1 = {fit.R1.value:.3g}" if good else ": minima of this rank do not lie on one line"
+    reason += "" if fit.state == "computed" else f"; {fit.state}"
+    return words.judge(name, good, value, float(k), reason, otherwise=otherwise)
 
 
 def _falls(depths: Array, ranks: Array) -> Outcome:
@@ -331,12 +331,12 @@ def _falls(depths: Array, ranks: Array) -> Outcome:
         return RANGES.judge(name, None, None, None, "fewer than two networks fit")
     first, last = (int(ranks[depths == L].min()) for L in (depths.min(), depths.max()))
     least = [int(ranks[depths == L].min()) for L in np.unique(depths)]
-    told = f"least ranks {least} at L = {np.unique(depths).tolist()}"
+    reason = f"least ranks {least} at L = {np.unique(depths).tolist()}"
     if first <= last:
-        return RANGES.judge(name, False, first, last, told)
+        return RANGES.judge(name, False, first, last, reason)
     correlation = float(np.corrcoef(rankdata(depths), rankdata(ranks))[0, 1])
-    told = f"rank correlation of depth and rank {correlation:.2f}; {told}"
-    return RANGES.judge(name, correlation <= FALLS, first, last, told, otherwise="differs")
+    reason = f"rank correlation of depth and rank {correlation:.2f}; {reason}"
+    return RANGES.judge(name, correlation <= FALLS, first, last, reason, otherwise="differs")
 
 
 # ---- Networks trained at several depths on a surface seen in part: what F-bn-1 shows of them
@@ -371,7 +371,7 @@ class DepthSettings:
 
     @property
     def ridge(self) -> float:
-        """In our convention."""
+        """The ridge in our convention."""
         return ridge_from("bottleneck2023", self.lam, outputs=self.unit)
 
     def data(self) -> tuple[Tensor, Tensor]:
@@ -435,7 +435,7 @@ def trained_together(many: Sequence[DepthSettings], depth: int, progress: Progre
         phases=starts[0][1],
         tolerance=many[0].tolerance,
         seeds=[settings.seed for settings in many],
-        show_progress=progress,
+        progress=progress,
     )
     return [Trained(net, result) for (net, _), result in zip(starts, results)]
 
@@ -502,8 +502,8 @@ def draw_depths(
         axes.plot(L, values, "o", color=_colour(rank), markerfacecolor="white", markersize=4, zorder=2)
     handles = []
     for rank in sorted({int(r) for r in ranks}, reverse=True):
-        told = f"rank {rank}" + (f", continued with slope {slopes[rank]:.2f}" if rank in slopes else "")
-        handles.append(Line2D([], [], marker="o", linestyle="", color=_colour(rank), label=told))
+        reason = f"rank {rank}" + (f", continued with slope {slopes[rank]:.2f}" if rank in slopes else "")
+        handles.append(Line2D([], [], marker="o", linestyle="", color=_colour(rank), label=reason))
     if failed.any():
         handles.append(Line2D([], [], marker="x", linestyle="", color="#666666", label="does not fit"))
     if families:

@@ -148,7 +148,7 @@ class SymmetryLearning(DescentLosses):
 @cites("bottleneck2023", "§5")
 @dataclass(frozen=True, kw_only=True)
 class LearnedStatistics(DescentLosses):
-    """Coordinates inside the bottleneck are a bijection of u = ((wᵀv)², ‖(I − wwᵀ)v‖²), which nobody named."""
+    """Coordinates inside the bottleneck are a bijection of u = ((wᵀv)², ‖(I − wwᵀ)v‖²); training never sees u."""
 
     id: ClassVar[str] = "F-talk-3"
     title: ClassVar[str] = "Summary statistics learned without being named"
@@ -291,7 +291,7 @@ def fit_deep(
     n, steps = settings.samples, settings.steps
     dims = [settings.d, *[settings.width] * (settings.start_depth - 1), settings.horizon]
     net = FullyConnected(dims, generator=torch.Generator().manual_seed(settings.seed))
-    options = {"ridge": settings.lam, "seed": settings.seed, "show_progress": progress}
+    options = {"ridge": settings.lam, "seed": settings.seed, "progress": progress}
     # The state of the last training is in the arrays and in a condition.
     minimise(net, X[:n], Y[:n], phases=plan_of_start(steps, settings.learning_rate), **options)
     net = deepen(net, X[:n], settings.depth)

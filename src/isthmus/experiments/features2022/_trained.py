@@ -61,7 +61,7 @@ def fit_features(
         tolerance=tolerance,
         finish=finish,
         seed=0,
-        show_progress=show,
+        progress=show,
     )
 
 

@@ -171,18 +171,19 @@ class HamiltonianFigure2(Experiment):
         """1 − error/(that of equidistant steps), the geometric mean over all points, with Student's interval."""
         errors: dict[str, np.ndarray] = dict(zip(RULES, arrays["errors"]))
         ratio = np.log(errors[rule] / errors["equidistant"])
-        told = ", ".join(f"{1.0 - np.exp(x):.1%} at L = {L}" for L, x in zip(self.layers, ratio.mean(axis=1)))
+        reason = ", ".join(f"{1.0 - np.exp(x):.1%} at L = {L}" for L, x in zip(self.layers, ratio.mean(axis=1)))
         text = f"{rule} steps: gain in test error over all L, above"
         value = float(1.0 - np.exp(ratio.mean()))
         if self.seeds < 2:
             good = None if value > 0.0 else False
-            return ADVANTAGE.judge(text, good, value, 0.0, f"one seed: {told}", otherwise="differs")
+            return ADVANTAGE.judge(text, good, value, 0.0, f"one seed: {reason}", otherwise="differs")
         # The points of one seed share a task: it is seeds that are independent.
         each = ratio.mean(axis=0)
         reach = float(each.std(ddof=1) / np.sqrt(len(each)) * student.ppf(0.5 + LEVEL / 2.0, len(each) - 1))
         low, high = (float(1.0 - np.exp(each.mean() + sign * reach)) for sign in (1.0, -1.0))
         good = True if low > 0.0 else False if high < 0.0 else None
-        return ADVANTAGE.judge(text, good, value, 0.0, f"between {low:.1%} and {high:.1%}; {told}", otherwise="differs")
+        reason = f"between {low:.1%} and {high:.1%}; {reason}"
+        return ADVANTAGE.judge(text, good, value, 0.0, reason, otherwise="differs")
 
     def plot(self, arrays: Mapping[str, np.ndarray], figure: Figure) -> None:
         """(a) test error against the number of steps; (b) spectra with step marks; (c) the paths in the plane."""

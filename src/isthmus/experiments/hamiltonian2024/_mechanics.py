@@ -113,11 +113,11 @@ class LeakyPaths(Experiment):
 
     @classmethod
     def single(cls, *, quick: bool = False) -> Self:
-        """One network."""
+        """The experiment with one network in place of several."""
         return (cls.quick() if quick else cls()).replace(effective_depths=(7.0,))
 
     def lasting(self) -> float:
-        """Steps of all networks."""
+        """A measure of the time it takes: steps of all networks together."""
         return float(len(self.effective_depths) * self.layers)
 
     def measured(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float | int | bool | str]:
@@ -150,9 +150,9 @@ class LeakyPaths(Experiment):
     def critical(self, arrays: Mapping[str, np.ndarray]) -> Outcome:
         """Whether all networks are critical points, which every statement about mechanics is about."""
         residuals = arrays["total_residual"]
-        told = ", ".join(f"{r:.2g} at L̃ = {L:g}" for r, L in zip(residuals, self.effective_depths))
+        reason = ", ".join(f"{r:.2g} at L̃ = {L:g}" for r, L in zip(residuals, self.effective_depths))
         name = "residual of criticality, the largest, at most"
-        return condition(name, bool(residuals.max() <= SMALL), float(residuals.max()), SMALL, told)
+        return condition(name, bool(residuals.max() <= SMALL), float(residuals.max()), SMALL, reason)
 
 
 @cites("hamiltonian2024", "Figure 1", ids=("F-ham-1",))
@@ -244,13 +244,13 @@ def _approach(
 ) -> Outcome:
     """Whether values lie on one side of a limit, come nearer to it as L̃ grows, and are near at the end."""
     distance = np.abs(values - limit)
-    told = ", ".join(f"{value:.3g} at L̃ = {L:g}" for value, L in zip(values, depths))
+    reason = ", ".join(f"{value:.3g} at L̃ = {L:g}" for value, L in zip(values, depths))
     above = values - limit if side == "from above" else limit - values
     nearer = len(depths) < 2
     if not nearer and np.ptp(distance) > 0.0:
         nearer = float(np.corrcoef(rankdata(depths), rankdata(distance))[0, 1]) <= FALLS
     good = nearer and bool((above >= -ACROSS * unit).all()) and bool(distance[-1] <= NEAR * unit)
-    return words.judge(f"{name}: approaches {limit} {side}", good, float(values[-1]), limit, told)
+    return words.judge(f"{name}: approaches {limit} {side}", good, float(values[-1]), limit, reason)
 
 
 def _outside(spectrum: np.ndarray, rank: int) -> float:

@@ -99,7 +99,7 @@ def fit_path(
     """Train in place by :func:`plan_of_path`; the account of it, and the error on the test data per output."""
     # The state is in the arrays and in a condition.
     phases = plan_of_path(net, data.Y, ridge, steps, learning_rate, last)
-    result = minimise(net, data.X, data.Y, ridge=ridge, phases=phases, seed=seed, show_progress=show)
+    result = minimise(net, data.X, data.Y, ridge=ridge, phases=phases, seed=seed, progress=show)
     with torch.no_grad():
         error = float(cost(net(data.X_test), data.Y_test)) / data.Y.shape[1]
     return result, error

@@ -40,8 +40,11 @@ SHOWN = 12
 
 PAPER_RANK, PAPER_NORM_PER_DEPTH = 5, 12.8
 
-#: Share of the largest singular value from which on a direction is kept, and how near the norm must be.
-KEPT, NEAR = 0.1, 0.1
+#: A direction is kept if its singular value is above this share of the largest.
+KEPT = 0.1
+
+#: Relative distance from the paper's norm up to which the norm agrees.
+NEAR = 0.1
 
 MIDDLE = Quote("The middle layers are approximately rank 5.", "rank2023, caption of Figure 1, (A)")
 JACOBIANS = Quote(
@@ -99,7 +102,7 @@ class RankFigure1(Experiment):
         return ridge_from("rank2023", self.lam, depth=self.depth, outputs=outputs)
 
     def solve(self, progress: ProgressFactory) -> tuple[FullyConnected, Tensor, TrainingResult]:
-        """The trained network, the inputs and the training's own account."""
+        """The trained network, the inputs, and the result of the training."""
         problem = teacher(
             d_in=self.d_in,
             rank=self.rank,
@@ -112,7 +115,7 @@ class RankFigure1(Experiment):
         dims = [self.d_in, *[self.width] * (self.depth - 1), self.d_out]
         generator = torch.Generator().manual_seed(self.seed + self.network_seed)
         net = FullyConnected(dims, init_scale=self.init_scale, generator=generator)
-        # The state is in the arrays and in a condition.
+        # `train` would warn where it did not converge; here that is one of the outcomes.
         result = minimise(
             net,
             problem.X,
@@ -120,12 +123,12 @@ class RankFigure1(Experiment):
             ridge=self.ridge,
             learning_rate=self.learning_rate,
             seed=self.seed,
-            show_progress=progress,
+            progress=progress,
         )
         return net, torch.tensor(problem.X), result
 
     def compute(self, progress: ProgressFactory) -> dict[str, np.ndarray]:
-        """Train, then measure."""
+        """Train the network and measure its spectra, norms and ranks."""
         net, X, result = self.solve(progress)
         return measure(net, X, result, self.points)
 
@@ -153,12 +156,12 @@ class RankFigure1(Experiment):
         middle = spectra[len(spectra) // 2]
         kept, dropped = float(middle[k - 1] / middle[0]), float(middle[k] / middle[0])
         ranks = dict(zip(KINDS, arrays["ranks"].tolist()))
-        told = "" if k == PAPER_RANK else f"the paper's task has rank {PAPER_RANK}, this one {k}"
+        reason = "" if k == PAPER_RANK else f"the paper's task has rank {PAPER_RANK}, this one {k}"
         name, below = "middle, centred representation", self.dropped_below
         statements = [
-            MIDDLE.judge(f"{name}: s_{k}/s_1, above", kept > KEPT, kept, KEPT, told),
-            MIDDLE.judge(f"{name}: s_{k + 1}/s_1, below", dropped < below, dropped, below, told),
-            MIDDLE.judge("rank by representations", ranks["representations"] == k, ranks["representations"], k, told),
+            MIDDLE.judge(f"{name}: s_{k}/s_1, above", kept > KEPT, kept, KEPT, reason),
+            MIDDLE.judge(f"{name}: s_{k + 1}/s_1, below", dropped < below, dropped, below, reason),
+            MIDDLE.judge("rank by representations", ranks["representations"] == k, ranks["representations"], k, reason),
             JACOBIANS.judge("rank by Jacobians", ranks["jacobian"] == k, ranks["jacobian"], k, ERRATUM),
         ]
         norm = float(arrays["weight_norms"].sum() / self.depth)
@@ -168,8 +171,8 @@ class RankFigure1(Experiment):
             outcome = NORM.judge("‖W‖²/L", good, norm, PAPER_NORM_PER_DEPTH, why, otherwise="differs")
             statements.append(outcome)
         converged = condition("training converged", bool(arrays["converged"]), float(arrays["gradient"]))
-        spare = "one direction is constant over the data and stands in for a bias" if ranks["weights"] == k + 1 else ""
-        weights = condition("rank by weights", ranks["weights"] == k, ranks["weights"], k, spare)
+        why = "one direction is constant over the data and stands in for a bias" if ranks["weights"] == k + 1 else ""
+        weights = condition("rank by weights", ranks["weights"] == k, ranks["weights"], k, why)
         return [*under([converged], statements), converged, weights]
 
     def plot(self, arrays: Mapping[str, np.ndarray], figure: Figure) -> None:
@@ -225,9 +228,9 @@ FLOOR = 1e-5
 
 _GREY = "#B8BEC6"
 
-_KEPT = PALETTE["blue"]
+_KEPT_COLOUR = PALETTE["blue"]
 
-_FIRST_OUT = PALETTE["vermilion"]
+_DROPPED_COLOUR = PALETTE["vermilion"]
 
 
 def draw_bottleneck(figure: Figure, arrays: Mapping[str, np.ndarray], *, rank: int, title: str = "") -> None:
@@ -263,7 +266,7 @@ def _through_depth(axes: Axes, spectra: np.ndarray, rank: int, *, first: int) ->
     layers = np.arange(first, first + len(spectra))
     for index in range(spectra.shape[1] - 1, -1, -1):
         kept, next_ = index < rank, index == rank
-        colour = _KEPT if kept else _FIRST_OUT if next_ else _GREY
+        colour = _KEPT_COLOUR if kept else _DROPPED_COLOUR if next_ else _GREY
         label = (
             f"first {rank}"
             if index == 0
@@ -297,10 +300,10 @@ def _jacobians(axes: Axes, spectra: np.ndarray, rank: int) -> None:
     for values in shown:
         axes.plot(number, np.maximum(values, floor), "-", color=_GREY, linewidth=0.9, zorder=2)
     for index in number - 1:
-        colour = _KEPT if index < rank else _FIRST_OUT if index == rank else "#8A929C"
+        colour = _KEPT_COLOUR if index < rank else _DROPPED_COLOUR if index == rank else "#8A929C"
         column = np.maximum(shown[:, index], floor)
         axes.plot(np.full(len(column), index + 1), column, "o", color=colour, markersize=4, zorder=3)
-    axes.axvline(rank + 0.5, color=_FIRST_OUT, linewidth=1.0, linestyle=":")
+    axes.axvline(rank + 0.5, color=_DROPPED_COLOUR, linewidth=1.0, linestyle=":")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     dress(axes, title=f"Singular values of the Jacobian at {len(spectra)} points", x="number i", y="$s_i(Jf(x))$")
 
@@ -311,7 +314,7 @@ def _norms(axes: Axes, weights: np.ndarray, biases: np.ndarray, rank: int) -> No
     axes.bar(layers, biases, bottom=weights, color=PALETTE["orange"], width=0.7, label=r"$\|b_ℓ\|^2$", zorder=2)
     mean = float((weights + biases).mean())
     axes.axhline(mean, color="#333333", linewidth=1.2, label=rf"$\|\theta\|^2/L = {mean:.2f}$", zorder=3)
-    axes.axhline(rank, color=_KEPT, linewidth=1.2, linestyle="--", label=f"k = {rank}", zorder=3)
+    axes.axhline(rank, color=_KEPT_COLOUR, linewidth=1.2, linestyle="--", label=f"k = {rank}", zorder=3)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, float((weights + biases).max()) * 1.35)
     dress(axes, title="Norm of each layer", x="layer ℓ", y="squared norm")

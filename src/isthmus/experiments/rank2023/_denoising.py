@@ -282,10 +282,10 @@ def draw_autoencoders(
     picture = np.concatenate([np.pad(block, ((0, gap), (0, 0)), constant_values=0.0) for block in blocks])
     images.imshow(picture, cmap="gray_r", vmin=0.0, vmax=1.0, interpolation="nearest", aspect="equal")
     left = arrays["images_left"]
-    told = [f"L = {L}\n{100 * share:.0f} % left" for L, share in zip((depths[0], depths[2]), left)]
+    labels = [f"L = {L}\n{100 * share:.0f} % left" for L, share in zip((depths[0], depths[2]), left)]
     dress(images, title="(A) Noisy images, and outputs")
     images.grid(False)
-    images.set_yticks((side + gap) * np.arange(3) + side / 2, ["noisy", *told])
+    images.set_yticks((side + gap) * np.arange(3) + side / 2, ["noisy", *labels])
     images.set_xticks([])
     for axes, index, letter, depth in ((deep, 0, "B", depths[1]), (shallow, 1, "C", depths[2])):
         _arrows(axes, arrays, index, curve)

@@ -86,7 +86,7 @@ class RankFigure2(Experiment):
         return cls(samples=160, width=40, seeds=1, steps=1500, learning_rate=3e-3, resolution=96)
 
     def problem(self) -> Classes:
-        """The points."""
+        """The task: labelled points of the plane."""
         return inverted_s_classes(classes=self.classes, samples=self.samples, seed=self.seed)
 
     def network(self, deep: bool, regularised: bool, index: int, data: Classes) -> FullyConnected:
@@ -112,12 +112,12 @@ class RankFigure2(Experiment):
         counts = np.zeros((len(CASES), self.seeds), dtype=np.int64)
         unresolved, accuracy = np.zeros_like(counts), np.zeros(counts.shape)
         inner = np.zeros((*counts.shape, len(INNER)), dtype=np.int64)
-        pictures, stars, of = [], [], []
+        pictures, stars, networks = [], [], []
         with progress(counts.size, "F-rank-2") as bar:
             for i, (deep, regularised) in enumerate(CASES):
                 for j in range(self.seeds):
                     net = self.network(deep, regularised, j, data).double()
-                    found: Topology = tripoints(net, box, resolution=self.resolution)
+                    found: Topology = tripoints(net, box, points=self.resolution)
                     counts[i, j] = len(found.tripoints) if found.state != "too many cells" else -1
                     inner[i, j] = [_inside(found.tripoints.numpy(), data.X, share * self.margin) for share in INNER]
                     unresolved[i, j] = len(found.unresolved)
@@ -125,7 +125,7 @@ class RankFigure2(Experiment):
                     if j == 0:
                         pictures.append(_scores(net, _grid(box)).argmax(axis=1).reshape(SHOWN, SHOWN))
                         stars.append(found.tripoints.numpy())
-                        of.append(np.full(len(found.tripoints), i))
+                        networks.append(np.full(len(found.tripoints), i))
                     bar.advance(1)
         return {
             "tripoints": counts,
@@ -137,7 +137,7 @@ class RankFigure2(Experiment):
             "labels": np.array(data.labels),
             "box": box,
             "where": np.concatenate(stars).reshape(-1, 2),
-            "whose": np.concatenate(of).astype(np.int64),
+            "whose": np.concatenate(networks).astype(np.int64),
         }
 
     def outcomes(self, arrays: Mapping[str, np.ndarray]) -> list[Outcome]:
@@ -146,15 +146,15 @@ class RankFigure2(Experiment):
         for i, ((deep, regularised), found) in enumerate(zip(CASES, arrays["tripoints"])):
             name = f"L = {self.deep if deep else self.shallow}, {'with' if regularised else 'without'} L2: tripoints"
             good = bool((found == 0).all() if deep else (found > 0).all())
-            told = f"{found.tolist()} over the seeds"
+            reason = f"{found.tolist()} over the seeds"
             # Runs of earlier versions counted at the widest margin only.
             for share, counts in zip(INNER, arrays["inner"][i].T if "inner" in arrays else ()):
-                told += f", {counts.tolist()} at a margin of {share * self.margin:g}"
+                reason += f", {counts.tolist()} at a margin of {share * self.margin:g}"
             value, least = (found.max(), 0) if deep else (found.min(), 1)
             text = f"{name}, {'at most' if deep else 'at least'}"
             # Without L2 there is no minimum: what is seen depends on the initial weights and on when one stops.
             otherwise = "fails" if regularised else "differs"
-            statements.append(TRIPOINTS.judge(text, good, int(value), least, told, otherwise=otherwise))
+            statements.append(TRIPOINTS.judge(text, good, int(value), least, reason, otherwise=otherwise))
         right, open_cells = float(arrays["accuracy"].min()), int(arrays["unresolved"].max())
         conditions = [
             condition("training accuracy, at least", right >= ACCURATE, right, ACCURATE),
@@ -179,8 +179,8 @@ class RankFigure2(Experiment):
             draw_boundary(axes, scores, arrays["box"], names, arrays["points"], arrays["labels"], ("x", "y"), mine)
             how = "with L2" if regularised else "without L2"
             counts = ", ".join(str(int(n)) for n in arrays["tripoints"][i])
-            told = f"L = {self.deep if deep else self.shallow}, {how}: {counts} tripoints"
-            axes.set_title(told, loc="left", fontsize=11)
+            reason = f"L = {self.deep if deep else self.shallow}, {how}: {counts} tripoints"
+            axes.set_title(reason, loc="left", fontsize=11)
             if i != 1:
                 axes.get_legend().remove()  # pyright: ignore[reportOptionalMemberAccess]
 

@@ -100,19 +100,19 @@ class FallingBall(Experiment):
         return float(bump.std())
 
     def network(self, start: int = 0) -> ConvolutionalNet:
-        """Not trained yet."""
+        """A network with random weights."""
         widths = [self.past, *[self.channels] * (self.depth - 1), self.future]
         return ConvolutionalNet(
             widths, (self.size,), dtype=torch.float64, generator=torch.Generator().manual_seed(1000 * self.seed + start)
         )
 
     def fit(self, net: ConvolutionalNet, progress: ProgressFactory) -> TrainingResult:
-        """Train in place."""
+        """Train ``net`` in place."""
         X, Y, _ = self.flights(self.samples, 0)
         short = [Phase("scale", 1), Phase("adam", self.steps // 2, 1e-2, anneal=True), Phase("lbfgs", self.steps)]
         # The state is in the arrays and in a condition.
         plan = short if self.steps else None
-        return minimise(net, X, Y, ridge=self.lam, phases=plan, tolerance=1e-3, show_progress=progress)
+        return minimise(net, X, Y, ridge=self.lam, phases=plan, tolerance=1e-3, progress=progress)
 
     def compute(self, progress: ProgressFactory) -> dict[str, Array]:
         """Train the networks; look at what the layers of the best keep of new flights, and at the others beside it."""
@@ -120,8 +120,8 @@ class FallingBall(Experiment):
         for start in range(self.starts):
             net = self.network(start)
             result = self.fit(net, progress)
-            told = {"converged": np.array(result.at_rest), "loss": np.array(result.loss)}
-            found.append({**self.look(net), **told})
+            scalars = {"converged": np.array(result.at_rest), "loss": np.array(result.loss)}
+            found.append({**self.look(net), **scalars})
         best = min(found, key=lambda arrays: float(arrays["loss"]))
         kept = np.stack([_kept(arrays) for arrays in found])
         return {**best, "losses": np.stack([arrays["loss"] for arrays in found]), "kept": kept}

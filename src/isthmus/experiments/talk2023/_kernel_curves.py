@@ -104,9 +104,9 @@ class KernelCurves(Experiment):
         """The exponent in every dimension, the exponents against 1/d, and the errors beside the tail."""
         found = [self._exponent(arrays, i) for i in range(len(arrays["dims"]))]
         slope, low, high = self.against_inverse(arrays)
-        told = f"between {low:.3g} and {high:.3g} over the functions"
+        reason = f"between {low:.3g} and {high:.3g} over the functions"
         good = _meets(self.alpha, slope, low, high) or (None if low <= self.alpha <= high else False)
-        found.append(LAW.judge("exponents against 1/d: the slope is α", good, slope, self.alpha, told))
+        found.append(LAW.judge("exponents against 1/d: the slope is α", good, slope, self.alpha, reason))
         ratio = arrays["errors"].mean(axis=1) / arrays["tails"]
         spread = float((ratio.max(axis=1) / ratio.min(axis=1)).max())
         name = "error over Σ_{k>N} β_k² in one dimension: largest over least, at most"
@@ -116,13 +116,13 @@ class KernelCurves(Experiment):
     def _exponent(self, arrays: Mapping[str, np.ndarray], i: int) -> Outcome:
         d = int(arrays["dims"][i])
         expected, (value, low, high) = self.alpha / d, exponent(arrays["counts"], arrays["errors"][i])
-        good, told = _meets(expected, value, low, high), f"between {low:.3g} and {high:.3g} over the functions"
+        good, reason = _meets(expected, value, low, high), f"between {low:.3g} and {high:.3g} over the functions"
         reached = float(_slopes(arrays["counts"], arrays["tails"][i : i + 1])[0])
         if not good and not _meets(expected, reached, reached, reached) and _meets(reached, value, low, high):
             # The law is one of large N: the sum that it is derived from is not there yet.
-            told = f"{told}; the sum over k > N itself has {reached:.3g} at these N"
-            return LAW.judge(f"d = {d}: exponent of the error", None, value, expected, told)
-        return LAW.judge(f"d = {d}: exponent of the error", good, value, expected, told)
+            reason = f"{reason}; the sum over k > N itself has {reached:.3g} at these N"
+            return LAW.judge(f"d = {d}: exponent of the error", None, value, expected, reason)
+        return LAW.judge(f"d = {d}: exponent of the error", good, value, expected, reason)
 
     def against_inverse(self, arrays: Mapping[str, np.ndarray]) -> tuple[float, float, float]:
         """Slope of the exponents in 1/d, and its interval over the functions."""
@@ -331,13 +331,13 @@ def draw_learning_curves(
         left.plot(counts, law, "-", color=colour, linewidth=1.4)
         left.plot(counts, beyond, ":", color=colour, linewidth=1.4)
     dress(left, title="Test error, as a share of the function's variance", x="samples $N$", y="error")
-    told = left.legend(frameon=False, fontsize=9, loc="lower left", title="fitted", alignment="left")
+    reason = left.legend(frameon=False, fontsize=9, loc="lower left", title="fitted", alignment="left")
     lines = [
         Line2D([], [], color="#666666", linewidth=1.4, label=r"slope $-\alpha/d$"),
         Line2D([], [], color="#666666", linewidth=1.4, linestyle=":", label=r"$\Sigma_{k>N}\,\beta_k^2$"),
     ]
     left.legend(handles=lines, frameon=False, fontsize=9, loc="upper right")
-    left.add_artist(told)
+    left.add_artist(reason)
     inverse = np.linspace(0.0, 1.08 * float(1.0 / dims.min()), 2)
     right.plot(inverse, alpha * inverse, "-", color="#666666", linewidth=1.4, label=rf"$\alpha/d$, $\alpha={alpha:g}$")
     value, low, high = exponents.T

@@ -151,7 +151,7 @@ class LearningCurves(Experiment):
             Phase("lbfgs", self.steps),
         ]
         tensors = (torch.tensor(values, dtype=torch.float32) for values in (X, Y))
-        return net, minimise(net, *tensors, ridge=self.ridge / len(X), phases=plan, seed=seed, show_progress=silent)
+        return net, minimise(net, *tensors, ridge=self.ridge / len(X), phases=plan, seed=seed, progress=silent)
 
     def exponents(self, arrays: Mapping[str, Array]) -> Array:
         """Exponent of each method in each dimension with the ends of its interval, (methods, dims, 3)."""
@@ -162,16 +162,16 @@ class LearningCurves(Experiment):
         """How the exponents change from the least dimension to the largest, and what the inner dimension does."""
         dims, errors = arrays["dims"].tolist(), arrays["errors"]
         found = {name: table[:, 0] for name, table in zip(METHODS, self.exponents(arrays))}
-        told = {name: ", ".join(f"{x:.2f} at d = {d}" for x, d in zip(row, dims)) for name, row in found.items()}
+        legend = {name: ", ".join(f"{x:.2f} at d = {d}" for x, d in zip(row, dims)) for name, row in found.items()}
         change, low, high = self._change(arrays, "kernel")
         good = True if high < 0.0 else False if low > 0.0 else None
-        why = f"{told['kernel']}; the change is between {low:.2g} and {high:.2g}"
+        why = f"{legend['kernel']}; the change is between {low:.2g} and {high:.2g}"
         name = f"kernel: change of the exponent from d = {dims[0]} to {dims[-1]}, below"
         statements = [CURSE.judge(name, good, change, 0.0, why)]
         change, low, high = self._change(arrays, "deep")
         least = -LOST * float(found["deep"][0])
         good = True if low > least else False if high < least else None
-        why = f"{told['deep']}; the change is between {low:.2g} and {high:.2g}"
+        why = f"{legend['deep']}; the change is between {low:.2g} and {high:.2g}"
         name = f"deep network: change of the exponent from d = {dims[0]} to {dims[-1]}, above"
         statements.append(BREAKS.judge(name, good, change, least, why))
         last = np.exp(np.log(errors[..., -1]).mean(axis=2))
@@ -193,7 +193,7 @@ class LearningCurves(Experiment):
             *under([converged], statements),
             converged,
             condition(f"deep networks with {self.inner} dimensions in the middle, share", right == 1.0, right, 1.0),
-            condition(name, beside > 1.0, beside, 1.0, f"exponents {told['shallow']}"),
+            condition(name, beside > 1.0, beside, 1.0, f"exponents {legend['shallow']}"),
         ]
 
     def _change(self, arrays: Mapping[str, Array], method: str) -> tuple[float, float, float]:
@@ -249,14 +249,14 @@ def draw_three_methods(
     left.xaxis.set_major_locator(FixedLocator([float(N) for N in counts]))
     left.xaxis.set_major_formatter(ScalarFormatter())
     left.xaxis.set_minor_locator(NullLocator())
-    told = left.legend(frameon=False, fontsize=9, loc="lower left")
+    box = left.legend(frameon=False, fontsize=9, loc="lower left")
     lines = [
         line
         for method, style in styles.items()
         for line in left.plot([], [], style, color="#666666", markersize=5, label=method)
     ]
     left.legend(handles=lines, frameon=False, fontsize=9, loc="upper right")
-    left.add_artist(told)
+    left.add_artist(box)
     for (method, style), colour, table in zip(styles.items(), ("orange", "green", "blue"), exponents):
         value, low, high = table.T
         reach = np.stack([value - low, high - value])

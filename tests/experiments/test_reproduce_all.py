@@ -19,7 +19,7 @@ from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
 from quick_runs import Here, folder
 from test_experiments import Small
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 FIGURES = [key for key in tomllib.loads((DOCS / "ids.toml").read_text(encoding="utf-8")) if key.startswith("F-")]
 
 

@@ -172,7 +172,7 @@ def test_groups_time_gaps_and_text(capsys):
     code, _, err = call(capsys, *common, "--missing", "drop")
     assert code == 3
     assert "--text indicators" in err
-    more = ["--text", "indicators", "--seed", "3", "--max-rank", "1", "--ridge", "0.02", "--out", "dropped"]
+    more = ["--text", "indicators", "--seed", "3", "--max-rank", "1", "--resolution", "0.02", "--out", "dropped"]
     code, _, err = call(capsys, *common, "--missing", "drop", *more)
     assert code in (0, 1), err
     rows = pd.read_csv("dropped/coordinates.csv")

@@ -134,7 +134,7 @@ def test_constant_rows_and_names():
     assert model.jacobian(np.zeros((2, 3))).shape == (2, 3, 3)
     assert model.tangent_frames(np.zeros((2, 3))).shape == (2, 3, 0)
     pipe = make_pipeline(StandardScaler(), BottleneckAutoencoder(**QUICK)).fit(np.random.default_rng(0).random((30, 3)))
-    assert pipe[-1].get_feature_names_out()[0] == "coordinate0"
+    assert pipe[-1].get_feature_names_out()[0] == "bottleneckautoencoder0"
 
 
 def test_missing_values(curve):
@@ -190,7 +190,7 @@ def test_deep_autoencoders_denoise_and_shallow_ones_do_not(name):
     """F-rank-3's outcome, learned from noisy points: outputs four times nearer to the surface than inputs, or more."""
     make = {"curve": noisy_curve, "surface": noisy_surface}[name]
     data = make(samples=1000, noise=0.05)
-    model = BottleneckAutoencoder(units="common", ridge=0.02).fit(data.X)
+    model = BottleneckAutoencoder(units="common", resolution=0.02).fit(data.X)
     assert (model.rank_, model.dimension_) == (data.rank, data.dimension)
     assert model.verdict_ in ("determined", "undetermined")
     fresh = data.clean + 0.05 * np.random.default_rng(7).standard_normal(data.clean.shape)
@@ -205,7 +205,7 @@ def test_deep_autoencoders_denoise_and_shallow_ones_do_not(name):
 @pytest.mark.parametrize(("name", "rank", "dimension"), [("circle", 2, 1), ("sphere", 3, 2)])
 def test_closed_surfaces_are_told_from_their_jacobian(name, rank, dimension):
     data = (noisy_curve if name == "circle" else noisy_surface)(closed=True, noise=0.0)
-    model = BottleneckAutoencoder(units="common", ridge=0.001, noise=0.15).fit(data.X)
+    model = BottleneckAutoencoder(units="common", resolution=0.001, noise=0.15).fit(data.X)
     assert model.rank_ == rank or model.verdict_ == "undetermined"
     assert model.dimension_ == dimension
     assert "(rank of the Jacobian)" in model.reasons_[-1]
@@ -239,7 +239,9 @@ def test_digits_against_pca():
     X = load_digits().data[:600]
     new = load_digits().data[600:800]
     noisy = new + 4.0 * np.random.default_rng(SEED).standard_normal(new.shape)
-    model = BottleneckAutoencoder(rank=6, units="common", depth=4, width=48, steps=25, replicas=0, ridge=0.003).fit(X)
+    model = BottleneckAutoencoder(
+        rank=6, units="common", depth=4, width=48, steps=25, replicas=0, resolution=0.003
+    ).fit(X)
     linear = PCA(6).fit(X)
     ours = ((model.reconstruct(noisy) - new) ** 2).mean()
     theirs = ((linear.inverse_transform(linear.transform(noisy)) - new) ** 2).mean()

@@ -49,10 +49,10 @@ def test_classes_from_a_table(capsys, monkeypatch):
 
     monkeypatch.setattr("isthmus._live.LiveRecord", record)
     code, out, err = run(
-        capsys, "discover", "classes.csv", "--classes", "kind", "--ridge", "0.01", "--out", "f", *QUICK
+        capsys, "discover", "classes.csv", "--classes", "kind", "--resolution", "0.01", "--out", "f", *QUICK
     )
     # So that a live page knows what errors are shares of.
-    assert told == [{"ridge": 0.01, "loss": "cross_entropy"}]
+    assert told == [{"resolution": 0.01, "loss": "cross_entropy"}]
     assert code in (0, UNDETERMINED), err
     assert "the 3 classes" in out.lower()
     assert "shares of the classes' entropy" in out

@@ -75,20 +75,18 @@ def test_it_is_the_discovery(fitted, frames, task):
 def test_parameters_are_stored_as_given():
     model = BottleneckRegressor(rank=3, cv=5, random_state=7)
     assert model.get_params()["rank"] == 3
-    twin = clone(model.set_params(ridge=0.1, missing="median"))
+    twin = clone(model.set_params(resolution=0.1, missing="median"))
     assert twin.get_params() == model.get_params()
-    assert twin.ridge == 0.1
+    assert twin.resolution == 0.1
     with pytest.raises(ValueError, match="Invalid parameter 'ranks'"):
         model.set_params(ranks=3)
 
 
 def test_names(fitted, frames):
-    assert fitted.get_feature_names_out().tolist() == ["coordinate0", "coordinate1"]
+    assert fitted.get_feature_names_out().tolist() == ["bottleneckregressor0", "bottleneckregressor1"]
     assert fitted.feature_names_in_.tolist() == list(frames[0].columns)
     assert fitted.discovery_.feature_names == tuple(frames[0].columns)
     assert fitted.discovery_.target_names == tuple(frames[1].columns)
-    with pytest.raises(ValueError, match="feature_names_in_"):
-        fitted.get_feature_names_out(["a", "b", "c", "d", "e"])
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(frames[0].rename(columns={"in 0": "other"}))
 
@@ -101,7 +99,7 @@ def test_a_named_series_keeps_its_name(frames):
 def test_set_output_pandas(fitted, frames):
     model = pickle.loads(pickle.dumps(fitted)).set_output(transform="pandas")
     out = model.transform(frames[0])
-    assert list(out.columns) == ["coordinate0", "coordinate1"]
+    assert list(out.columns) == ["bottleneckregressor0", "bottleneckregressor1"]
     assert out.index.equals(frames[0].index)
     assert np.array_equal(out.to_numpy(), fitted.transform(frames[0]))
     # Predictions go through the same coordinates, whatever they are shown as; and frames of them can be decoded.
@@ -134,7 +132,12 @@ def test_grid_search_over_the_rank(task):
 
 def test_numpy_numbers_are_parameters_too(task, tmp_path):
     """A grid is often np.arange: its numbers must not be lost when the winner is saved, or break a checkpoint."""
-    kinds = {"rank": np.int64(2), "random_state": np.int64(3), "ridge": np.float64(0.02), "max_samples": np.int32(50)}
+    kinds = {
+        "rank": np.int64(2),
+        "random_state": np.int64(3),
+        "resolution": np.float64(0.02),
+        "max_samples": np.int32(50),
+    }
     model = BottleneckRegressor(**{**QUICK, **kinds}).fit(task.X, task.Y)
     isthmus.save(model, tmp_path / "model")
     twin = isthmus.load(tmp_path / "model")
@@ -257,7 +260,7 @@ def test_dates_order_the_rows(frames):
 def test_errors_before_anything_is_trained(task):
     with pytest.raises(NotFittedError):
         BottleneckRegressor().decode(np.zeros((2, 2)))
-    for bad in ({"rank": 0}, {"rank": 5}, {"rank": "best"}, {"depth": 7}, {"missing": "drop"}, {"ridge": -1.0}):
+    for bad in ({"rank": 0}, {"rank": 5}, {"rank": "best"}, {"depth": 7}, {"missing": "drop"}, {"resolution": -1.0}):
         with pytest.raises(IsthmusError):
             BottleneckRegressor(**bad).fit(task.X, task.Y)
 

@@ -18,7 +18,7 @@ from isthmus.problems import gradient_descent_losses, summary_statistics
 from quick_runs import quick_run
 
 TINY = {"d": 3, "horizon": 5, "samples": 60, "width": 10, "depth": 8, "layer": 3, "start_depth": 5, "steps": 3}
-FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
+FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ QUICK = {"depth": 4, "width": 16, "steps": 4, "replicas": 0}
 SMALL = {"depth": 6, "width": 24, "steps": 20, "replicas": 0}
 
 
-SMALLEST = BottleneckClassifier(rank=1, depth=4, width=8, steps=2, ridge=0.03)
+SMALLEST = BottleneckClassifier(rank=1, depth=4, width=8, steps=2, resolution=0.03)
 #: Those of scikit-learn's checks that the fast suite makes of this estimator; of the regressor it makes all.
 FEW = ("check_estimators_pickle", "check_classifiers_train", "check_classifiers_classes", "check_n_features_in")
 
@@ -62,7 +62,9 @@ def stripes():
 def fitted(stripes):
     """Three classes named by texts, in a frame."""
     X = pd.DataFrame(stripes.X, columns=["left", "up"])
-    return BottleneckClassifier(**{**SMALL, "steps": 50}, ridge=0.01).fit(X, np.array(["a", "b", "c"])[stripes.labels])
+    return BottleneckClassifier(**{**SMALL, "steps": 50}, resolution=0.01).fit(
+        X, np.array(["a", "b", "c"])[stripes.labels]
+    )
 
 
 def test_one_variable_tells_stripes_apart(fitted, stripes):
@@ -99,7 +101,7 @@ def test_temperature_calibrates():
     """Noisy labels, hardly any ridge: the network is too sure of itself, and says so after calibration only."""
     data = sectors(classes=3, samples=300, sharpness=2.0, seed=3)
     new = sectors(classes=3, samples=1000, sharpness=2.0, seed=4)
-    model = BottleneckClassifier(rank=2, ridge=1e-3, **{**SMALL, "steps": 10}).fit(data.X, data.labels)
+    model = BottleneckClassifier(rank=2, resolution=1e-3, **{**SMALL, "steps": 10}).fit(data.X, data.labels)
     note = next(note for note in model.discovery_.notes if "calibrated" in note)
     T = float(note.split("divided by ")[1].split(",")[0])
     assert T > 1.2
@@ -125,11 +127,11 @@ def test_ranks_of_known_tasks(data, ranks):
 
 def test_sectors_need_two_variables_and_meet():
     data = sectors(classes=3, samples=300, sharpness=6.0, seed=1)
-    model = BottleneckClassifier(**SMALL, ridge=0.05).fit(data.X, data.labels)
+    model = BottleneckClassifier(**SMALL, resolution=0.05).fit(data.X, data.labels)
     assert model.rank_ == 2
     row = model.rank_profile_.row
     assert model.rank_profile_.error[row(1)] > 1.3 * model.rank_profile_.error[row(2)]
-    found = model.tripoints(resolution=64)
+    found = model.tripoints(points=64)
     assert len(found.tripoints) >= 1
     assert (0, 1, 2) in found.meeting
     # All three probabilities are 1/3 at the true meeting point; the learned one is near.
@@ -137,7 +139,7 @@ def test_sectors_need_two_variables_and_meet():
 
 
 def test_rank_one_has_no_tripoints(fitted):
-    found = fitted.tripoints(resolution=64)
+    found = fitted.tripoints(points=64)
     assert found.state == "computed"
     assert len(found.tripoints) == 0
     assert found.adjacency.tolist() == [[False, True, False], [True, False, True], [False, True, False]]
@@ -170,7 +172,7 @@ def test_constant_inputs_and_a_single_class(stripes):
 
 
 def test_cross_validation_and_clone(stripes):
-    model = BottleneckClassifier(**{**QUICK, "steps": 10}, ridge=0.01, rank=1)
+    model = BottleneckClassifier(**{**QUICK, "steps": 10}, resolution=0.01, rank=1)
     assert clone(model).get_params() == model.get_params()
     assert cross_val_score(model, stripes.X, stripes.labels, cv=3).mean() > 0.8
     with pytest.raises(NotFittedError):
@@ -194,7 +196,7 @@ def test_files_give_the_same_bits(labels, stripes, tmp_path):
     assert twin.get_params() == model.get_params()
     assert np.array_equal(twin.predict(stripes.X), model.predict(stripes.X))
     assert np.array_equal(twin.predict_proba(stripes.X), model.predict_proba(stripes.X))
-    assert np.array_equal(twin.tripoints(resolution=8).classes, model.tripoints(resolution=8).classes)
+    assert np.array_equal(twin.tripoints(points=8).classes, model.tripoints(points=8).classes)
     assert np.array_equal(pickle.loads(pickle.dumps(twin)).predict(stripes.X), model.predict(stripes.X))
 
 

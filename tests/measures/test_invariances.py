@@ -1,4 +1,4 @@
-"""Gate 4: what changes of parametrisation and of coordinates leave alone, for every slope.
+"""What changes of parametrisation and of coordinates leave alone, for every slope.
 
 Which hold where (P permutation of hidden neurons, R positive rescaling of hidden neurons or layers, Q
 orthogonal change of inputs and outputs):

@@ -25,7 +25,7 @@ from isthmus.files import read_json
 from leaky_nets import leaky
 from tools import assert_close, gaussian, generator, random_net
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def doubled():

@@ -93,7 +93,7 @@ def test_an_interrupted_training_is_no_figure(monkeypatch):
             if event.step >= 3:
                 raise KeyboardInterrupt
 
-        options.pop("show_progress")
+        options.pop("progress")
         return minimise(net, X, Y, callbacks=[stop], **options)
 
     monkeypatch.setattr(figure_1, "minimise", interrupted)
