@@ -22,7 +22,7 @@ from isthmus import DataError, FileFormatError, FullyConnected, IsthmusError, Ru
 from isthmus._folders import Folder, as_written, csv_bytes
 from isthmus._inside import Inside, clear_remains, in_use
 from isthmus._tensorfile import fingerprint, read_tensors, write_tensors
-from isthmus.cli import serve as serve_verb
+from isthmus.cli import report as serve_verb
 from isthmus.discovery._walk import Stages
 from isthmus.runs import Outcome
 from isthmus.sweeps.places import Lock, holder

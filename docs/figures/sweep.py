@@ -12,8 +12,7 @@ import isthmus
 from isthmus.files import write_atomic, write_json
 from isthmus.measures import estimate_costs
 from isthmus.plotting.style import render
-from isthmus.plotting.sweeps import draw_sweep
-from isthmus.plotting.sweeps_cells import gather, pieces
+from isthmus.plotting.sweeps import draw_sweep, gather, pieces
 
 HERE = Path(__file__).parent
 GRID = {"depth": "4:22:3", "ridge": "2e-3:1.8e-2:log3"}

@@ -70,7 +70,8 @@ PLAIN = {
 def test_a_plain_network(identity, plain):
     found = verdict(identity, PLAIN[plain])
     assert found.status != "fails", found.reason
-    if plain == "leaky" or (plain == "ReLU" and identity not in ("C-bn-2", "C-bn-14")):
+    judged = {"leaky": ("C-bn-5",), "ReLU": ("C-bn-2", "C-bn-5", "C-bn-14")}
+    if plain in judged and identity not in judged[plain]:
         assert found.status == "not applicable" and found.reason
 
 
@@ -89,9 +90,8 @@ def test_what_is_lacking_is_said():
     for number, word in wanted.items():
         found = verdict(f"C-bn-{number}", plain)
         assert found.cause == "supply" and word in found.supply, number
-    # Without tangent spaces those of nearest samples are taken.
-    found = verdict("C-bn-5", plain)
-    assert found.cause == "network" and "f = id on Ω, or nearly: not met" in found.reason
+    # Without tangent spaces: of what is no identity the planes that it stretches.
+    assert "planes" in verdict("C-bn-5", plain).where
 
 
 def test_linear_networks_need_nothing_else():

@@ -19,7 +19,7 @@ from isthmus.constructions import (
     linear_network,
     pad,
 )
-from isthmus.measures import linear_cost, parameter_norms
+from isthmus.measures import Stationarity, linear_cost, parameter_norms
 from tools import assert_close, gaussian, orthogonal
 
 
@@ -101,7 +101,6 @@ def test_tangents_of_samples_and_what_is_nearly_the_identity(share):
     assert found.status == "holds"
     # The two halves are at a right angle; of a share of the identity, lengths are that share.
     assert_close(found.rhs, 3.0 + math.log(2.0) + 2 * math.log(share))
-    assert status("C-bn-5", bent_line(0.5)) == "not applicable"
 
 
 def test_a_network_that_is_nearly_the_identity_and_too_cheap_fails(monkeypatch):
@@ -113,6 +112,27 @@ def test_a_plane_without_tangents_says_nothing():
     X = gaussian(60, 2, seed=1)
     net = pad(FullyConnected.from_weights([torch.eye(2).double()]), 3, signed=True).network
     assert "angle" in verdict("C-bn-5", Subject(net, X)).reason
+
+
+def test_what_is_not_the_identity_is_judged_by_the_planes_that_it_stretches(monkeypatch):
+    """Half of the identity of the bent line: its only direction is stretched by 1/√2, and turned by a right angle."""
+    subject = bent_line(0.5)
+    found = verdict("C-bn-5", subject)
+    assert found.status == "holds" and "k = 1" in found.where
+    assert next(h for h in found.hypotheses if "id on" in h.name).status == "not met"
+    assert_close(found.rhs, 3.0 + math.log(2.0) + 2 * math.log(0.5 * 2**0.5))
+    monkeypatch.setattr(domains, "parameter_norms", lambda net: type("N", (), {"total": net.depth - 0.1})())
+    assert status("C-bn-5", subject) == "fails"
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3, -0.6])
+def test_planes_of_networks_of_any_shape(slope):
+    subject = random_subject([5, 9, 9, 3], slope=slope, seed=4)
+    assert status("C-bn-5", subject) == "holds"
+    assert "k = 2" in verdict("C-bn-5", subject.replace(known={"k": 2})).where
+    # All of the outputs, or a linear map: the planes are one.
+    for other in (subject.replace(known={"k": 3}), random_subject([5, 9, 3], slope=1.0)):
+        assert "angle" in verdict("C-bn-5", other).reason
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -242,3 +262,45 @@ def test_actions_are_given_as_symmetry_takes_them():
         assert status("C-bn-15", Subject(net, gaussian(20, 3), known=known)) == "holds"
     turned = {"action": [2, 0, 1], "quotient_dimension": 2}
     assert status("C-bn-15", Subject(net, gaussian(20, 3), known=turned)) == "not applicable"
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A network with biases at a stationary point: its layers have different norms."""
+    X = gaussian(20, 2, seed=3)
+    net = FullyConnected([2, 6, 6, 2], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    Y = torch.cat([X[:, :1].abs(), X.sum(1, keepdim=True)], 1)
+    result = isthmus.train(net, X, Y, ridge=0.02, finish="stationary")
+    assert result.stationarity.stationary
+    return Subject(net.requires_grad_(False), X, Y, 0.02)
+
+
+def test_where_a_trained_network_is_cut(trained):
+    found = verdict("C-bn-13", trained)
+    assert found.status == "holds" and found.margin < 0.01
+    assert_close(found.lhs, parameter_norms(trained.net).total)
+    assert verdict("C-bn-13", trained.replace(ridge=None)).cause == "supply"
+    assert verdict("C-bn-13", trained.replace(Y=trained.Y + 1.0)).cause == "network"
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_part_with_a_cheaper_rescaling_fails(trained, layer):
+    """The same function with a neuron's weights shared otherwise: one of the two parts can be made cheaper."""
+    Ws = [W.clone() for W in trained.net.Ws]
+    loudest = int(Ws[layer].norm(dim=1).argmax())
+    Ws[layer][loudest] *= 3.0
+    Ws[layer + 1][:, loudest] /= 3.0
+    assert status("C-bn-13", trained.replace(known={"Ws": tuple(Ws)})) == "fails"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_rescaling_may_win_is_within_what_the_residual_leaves(trained, seed, monkeypatch):
+    """Scales of a few per cent: as far from a minimum as the residual says."""
+    monkeypatch.setattr(Stationarity, "stationary", True)
+    net, scales = trained.net, [(0.01 * gaussian(6, 1, seed=10 * seed + i)).exp() for i in range(2)]
+    Ws, bs = [W.clone() for W in net.Ws], [b.clone() for b in net.bs]
+    for ell, scale in enumerate(scales):
+        Ws[ell], bs[ell], Ws[ell + 1] = scale * Ws[ell], scale[:, 0] * bs[ell], Ws[ell + 1] / scale[:, 0]
+    moved = FullyConnected.from_weights(Ws, bs).requires_grad_(False)
+    found = verdict("C-bn-13", trained.replace(net=moved))
+    assert found.status == "holds" or "residual leaves" in found.reason

@@ -17,8 +17,8 @@ import torch
 import isthmus
 from isthmus import FullyConnected, Standardized
 from isthmus.cli import main
-from isthmus.cli.compress import compress_command as command
-from isthmus.cli.compress import network_in, print_certificate
+from isthmus.cli.network import compress_command as command
+from isthmus.cli.network import network_in, print_certificate
 from isthmus.compression import Certificate
 from isthmus.discovery import Discovery
 from isthmus.files import read_json

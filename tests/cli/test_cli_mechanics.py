@@ -11,7 +11,7 @@ import pytest
 
 import isthmus
 from isthmus.cli import main
-from isthmus.cli.mechanics import mechanics_command as command
+from isthmus.cli.network import mechanics_command as command
 from leaky_nets import critical, leaky
 from tools import gaussian, random_net
 

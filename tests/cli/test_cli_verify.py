@@ -86,7 +86,7 @@ def test_the_table_fits_a_hundred_columns(network, monkeypatch, capsys):
 
     from rich.console import Console
 
-    from isthmus.cli import verify as verify_module
+    from isthmus.cli import network as verify_module
 
     monkeypatch.setattr(
         verify_module,

@@ -136,7 +136,10 @@ def test_the_fused_path_would_hide_layers():
         capture(encoder, [name], lambda *visited: seen.append(visited[1])) as plain,
     ):
         encoder(*arguments[0], **arguments[1])
-    assert not seen and plain.skipped == {name: "its output is a sparse or nested tensor"}
+    # PyTorch 2.4 fuses it whatever is hooked.
+    fused = torch.__version__.startswith("2.4.")
+    why = "not called in the forward pass" if fused else "its output is a sparse or nested tensor"
+    assert not seen and plain.skipped == {name: why}
     assert run_hooked(encoder, [arguments], [name], lambda *visited: seen.append(visited[1])) == {}
     assert seen[0].shape == (4, 6, 32)
 

@@ -11,9 +11,8 @@ import pytest
 from isthmus import Run
 from isthmus._progress import silent
 from isthmus.cli import main
-from isthmus.cli.reproduce_all import too_small
-from isthmus.engines.base import Failure
-from isthmus.engines.several import run_several
+from isthmus.cli.reproduce import too_small
+from isthmus.engines.base import Failure, run_several
 from isthmus.experiments import find_experiment, find_experiments
 from isthmus.experiments.bottleneck2023._linear_expansion import LinearExpansion
 from quick_runs import Here, folder

@@ -15,7 +15,7 @@ from isthmus import IsthmusError
 from isthmus.measures import estimate_costs
 from isthmus.plotting import sweeps as picture
 from isthmus.plotting.style import new_figure, render
-from isthmus.plotting.sweeps_cells import Swept, curves, gather, pieces
+from isthmus.plotting.sweeps import Swept, curves, gather, pieces
 from swept import DEPTHS, RIDGES, norm_at, rank_at, result_of, row_of, sweep_result, unfinished
 from tools import assert_close
 

@@ -11,7 +11,7 @@ import torch
 
 import isthmus
 from isthmus.cli import discovery_folder, main
-from isthmus.cli.compress import network_in
+from isthmus.cli.network import network_in
 from isthmus.networks import SmoothNetwork, Standardized
 from reported import constant, discovery
 from tools import assert_close, gaussian, generator, random_net

@@ -11,7 +11,7 @@ import pytest
 import isthmus
 from isthmus import cli
 from isthmus.cli import discovery_folder
-from isthmus.report.samples import samples_of
+from isthmus.report.discovery_page import samples_of
 from reported import constant, discovery, run
 
 

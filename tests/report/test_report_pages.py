@@ -15,8 +15,8 @@ import isthmus
 from isthmus import DataError, FileFormatError, IsthmusError
 from isthmus.plotting.figure import POINTS, label, short, thinned
 from isthmus.report import page_of, page_of_document, save
+from isthmus.report.discovery_page import samples_of
 from isthmus.report.page import flat
-from isthmus.report.samples import samples_of
 from reported import ERRORS, HOSTILE, constant, discovery, hostile, profile, run
 from tools import assert_close
 

@@ -12,7 +12,7 @@ import isthmus
 from docs_site import DOCS
 from isthmus import FileFormatError
 from isthmus.plotting import sweeps
-from isthmus.plotting.sweeps_cells import gather
+from isthmus.plotting.sweeps import gather
 from isthmus.report import page_of, save, sweep_page
 from isthmus.report.page import Badge, Notes, Phase, Table
 from isthmus.sweeps import result as sweep_results

@@ -14,10 +14,9 @@ from isthmus._inside import Inside
 from isthmus.networks import FullyConnected, SmoothNetwork
 from isthmus.networks._network import to_parts
 from isthmus.runs import Outcome, Run
-from isthmus.serving import Watcher, record, stages, watcher
-from isthmus.serving.figures import figures_of, thin
-from isthmus.serving.snapshot import rank_so_far, revision, snapshot
-from isthmus.serving.stages import StageShelf
+from isthmus.serving import Watcher, record, watcher
+from isthmus.serving.record import StageShelf
+from isthmus.serving.snapshot import figures_of, rank_so_far, revision, snapshot, thin
 from served import end, start, step, write_record, write_stage
 from tools import assert_close
 
@@ -225,7 +224,7 @@ def test_hostile_trainings_break_nothing(tmp_path, now):
 
 def test_large_trainings_are_left_out(tmp_path, monkeypatch):
     write_stage(tmp_path, "main-3")
-    monkeypatch.setattr(stages, "MAX_BYTES", 100)
+    monkeypatch.setattr(record, "STAGE_BYTES", 100)
     shelf = StageShelf(Inside(tmp_path))
     assert (shelf.stages(), shelf.unreadable) == ([], 1)
 

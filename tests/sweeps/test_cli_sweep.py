@@ -58,6 +58,17 @@ def test_sweep(tmp_path, inline, capsys):
     assert "must keep the parameters it began with" in err
 
 
+def test_a_list_is_one_value(tmp_path, inline, capsys):
+    command = ["sweep", "E-linear", "--quick", "--out", tmp_path / "o", "--json", "--set"]
+    for values, wanted in (
+        ("depths=2,3,4,5,6", ["2,3,4,5,6"]),
+        ("depths=2,3,4,5,6;2,4,8,16,32", ["2,3,4,5,6", "2,4,8,16,32"]),
+    ):
+        code, text, err = said(capsys, *command, values)
+        assert code == 0, err
+        assert [cell["depths"] for cell in json.loads(text)["cells"]] == wanted
+
+
 def test_sweep_over_discover(tmp_path, inline, capsys):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 3))

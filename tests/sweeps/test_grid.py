@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus import IsthmusError
-from isthmus.sweeps.plan import MOST, check_count, read_values
+from isthmus.sweeps.plan import MOST, Grid, Plan, check_count, read_lists, read_values
 
 whole = st.integers(-1000, 1000)
 positive = st.floats(1e-6, 1e6).map(lambda x: float(f"{x:.6g}"))
@@ -129,3 +129,35 @@ def test_too_many():
         check_count("sweep", axes)
     small = {"a": [1, 2], "b": "xyz"}
     assert check_count("sweep", small) == len(list(itertools.product(*small.values())))
+
+
+@pytest.mark.parametrize(
+    ("given_", "wanted"),
+    [
+        ("2,4", [(2, 4)]),
+        ("2,4;8,16", [(2, 4), (8, 16)]),
+        ("30,6,3,30; 5", [(30, 6, 3, 30), 5]),
+        ("2,4:6", [(2, 4, 5, 6)]),
+        ("4:6", [4, 5, 6]),
+        ([2, 4], [2, 4]),
+        ([(2, 4), [8, 16], "2,4", (5,), 5], [(2, 4), (8, 16), 5]),
+        (np.array([2, 4]), [2, 4]),
+    ],
+)
+def test_lists_stay_whole(given_, wanted):
+    found = read_lists("sweep", "depths", int, given_)
+    assert found == wanted
+    # What is written is what is read, and every configuration has a list.
+    plan = Plan("E", "a title", {"depths": [1, 2], "seed": 0}).with_grid(Grid({"depths": found}, [0]), {})
+    again = Plan.from_dict(plan.to_dict(), "sweep.json")
+    assert again.to_dict() == plan.to_dict()
+    assert again.with_grid(Grid({"depths": found}, [0]), {}).grids == again.grids
+    lists = [list(value) if isinstance(value, tuple) else [value] for value in wanted]
+    for one in (plan, again):
+        assert [configuration.parameters["depths"] for configuration in one.configurations().values()] == lists
+
+
+@pytest.mark.parametrize("given_", ["2,x", "2,4;", ";", [(2, None)], [[]], []])
+def test_lists_that_are_none(given_):
+    with pytest.raises(IsthmusError, match="`depths` must"):
+        read_lists("sweep", "depths", int, given_)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
 from isthmus._checks import check_choice, fail
 from isthmus._cite import cites
+from isthmus._codec import Plain
 from isthmus.measures import Stationarity, stationarity
 from isthmus.networks import FullyConnected, LeakyResNet, Network
 from isthmus.trace import Trace
@@ -174,7 +175,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Plain):
     """One statement of a claim, judged for itself.
 
     Attributes
@@ -185,6 +186,8 @@ class Part:
     lhs, rhs, relation, slack, tolerance, where, reason
         As of :class:`Verdict`.
     """
+
+    derived: ClassVar = ("margin",)
 
     name: str
     status: str
@@ -205,16 +208,9 @@ class Part:
         """By how much of the larger side the sides could still move until it fails: slack + tolerance."""
         return self.slack + self.tolerance
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; NaN and infinities as null."""
-        numbers = {"lhs": self.lhs, "rhs": self.rhs, "slack": self.slack, "tolerance": self.tolerance}
-        plain = {name: _number(value) for name, value in {**numbers, "margin": self.margin}.items()}
-        texts = {"name": self.name, "status": self.status, "relation": self.relation}
-        return {**texts, **plain, "where": self.where, "reason": self.reason}
-
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
+class Verdict(Plain):
     """What a claim says of one network.
 
     Attributes
@@ -246,6 +242,8 @@ class Verdict:
         What can be passed to ``verify`` so that it applies, for the cause "supply".
     """
 
+    derived: ClassVar = ("margin",)
+
     claim: str
     status: str
     lhs: float
@@ -270,26 +268,6 @@ class Verdict:
     def margin(self) -> float:
         """By how much of the larger side the sides could still move until it fails: slack + tolerance."""
         return self.slack + self.tolerance
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; NaN and infinities as null."""
-        return {
-            "claim": self.claim,
-            "status": self.status,
-            "lhs": _number(self.lhs),
-            "rhs": _number(self.rhs),
-            "relation": self.relation,
-            "slack": _number(self.slack),
-            "tolerance": _number(self.tolerance),
-            "margin": _number(self.margin),
-            "hypotheses": [vars(h) for h in self.hypotheses],
-            "where": self.where,
-            "reason": self.reason,
-            "details": {name: [_number(v) for v in values] for name, values in self.details.items()},
-            "parts": [part.to_dict() for part in self.parts],
-            "cause": self.cause,
-            "supply": self.supply,
-        }
 
 
 class NotApplicable(Exception):
@@ -642,7 +620,3 @@ def _grade(slack: float, tolerance: float, trivial: str) -> tuple[str, str]:
 
 def _flat(value: Tensor | float | Sequence[float]) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64).detach().cpu().reshape(-1)
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -370,13 +370,14 @@ class Pulls:
         ∂C/∂Z_ℓ, ℓ = 1 … L.
     activation : list of Tensor (n_ℓ, N)
         ∂C/∂α_ℓ, ℓ = 1 … L−1.
-    leak : list of float
-        κ_ℓ = Σ|∂C/∂α_ℓ|·|Sz − σ(z)|, ℓ = 1 … L−1: what the slopes S at entries next to kinks take from homogeneity.
+    leak : list of Tensor (n_ℓ,)
+        κ_ℓ = Σ|∂C/∂α_ℓ|·|Sz − σ(z)| over samples, ℓ = 1 … L−1: what the slopes S at entries next to kinks take from the
+        homogeneity of each neuron.
     """
 
     Z: list[Tensor]
     activation: list[Tensor]
-    leak: list[float]
+    leak: list[Tensor]
 
 
 def pulls(subject: Subject, trace: Trace, certificate: Stationarity) -> Pulls:
@@ -385,14 +386,14 @@ def pulls(subject: Subject, trace: Trace, certificate: Stationarity) -> Pulls:
     outputs = trace.outputs.detach().requires_grad_()
     with torch.enable_grad():
         (g,) = torch.autograd.grad(cost(outputs, subject.Y, subject.loss), outputs)
-    back, activations, leak = [g.mT], list[Tensor](), list[float]()
+    back, activations, leak = [g.mT], list[Tensor](), list[Tensor]()
     for ell in range(trace.depth - 1, 0, -1):
         G, Z = trace.Ws[ell].mT @ back[0], trace.Z(ell)
         if trace.slope == 1.0:
             S = torch.ones_like(Z)
         else:
             S = trace.slope + (1.0 - trace.slope) * certificate.derivatives[ell - 1].mT
-        leak.insert(0, float((G * (S * Z - activate(Z, trace.slope))).abs().sum()))
+        leak.insert(0, (G * (S * Z - activate(Z, trace.slope))).abs().sum(1))
         activations.insert(0, G)
         back.insert(0, S * G)
     return Pulls(back, activations, leak)

@@ -1,4 +1,4 @@
-"""The command line: thin, one short function per verb, a file for each or for two that belong together.
+"""The command line: thin, one short function per verb, a file for each or for those that belong together.
 
 Nothing heavy is imported before a command needs it, so that ``--help`` answers at once.
 
@@ -9,20 +9,15 @@ Exit codes: 0 answer; 1 undetermined, or a claim or outcome fails; 2 usage; 3 ba
 from __future__ import annotations
 
 from isthmus.cli.base import Command, app
-from isthmus.cli.compress import compress_command
-from isthmus.cli.convert import convert
 from isthmus.cli.demo import demo
-from isthmus.cli.diagnose import diagnose_command
 from isthmus.cli.discover import discover_command
-from isthmus.cli.mechanics import mechanics_command
+from isthmus.cli.network import compress_command, convert, diagnose_command, mechanics_command, verify_command
 from isthmus.cli.predict import predict, transform
-from isthmus.cli.report import open, report  # noqa: A004 - the verb
+from isthmus.cli.report import open, report, serve_command  # noqa: A004 - the verb
 from isthmus.cli.reproduce import reproduce
 from isthmus.cli.runs import runs_command
-from isthmus.cli.serve import serve_command
 from isthmus.cli.shell import main
 from isthmus.cli.sweep import sweep_command
-from isthmus.cli.verify import verify_command
 
 __all__ = ["app", "main"]
 

@@ -44,7 +44,7 @@ def demo(
 
     from isthmus.cli.discovery_folder import FOLDER
     from isthmus.problems import teacher
-    from isthmus.report.samples import samples_of
+    from isthmus.report.discovery_page import samples_of
 
     folder = FOLDER.check(out)
     task = teacher(**TASK)

@@ -130,7 +130,7 @@ def discover_command(
     """
     from isthmus.cli.discover import indicators
     from isthmus.cli.discovery_folder import FOLDER
-    from isthmus.report.samples import samples_of
+    from isthmus.report.discovery_page import samples_of
 
     if ridge is not None:
         resolution = ridge if resolution is None else resolution

@@ -83,7 +83,7 @@ def write_discovery(
     rows : DataFrame
         What to write beside each row's coordinates: its number, and its group and time where there are any.
     samples : mapping
-        From :func:`isthmus.report.samples.samples_of`.
+        From :func:`isthmus.report.discovery_page.samples_of`.
     """
     import pandas as pd
 

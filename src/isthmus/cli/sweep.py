@@ -44,7 +44,8 @@ def sweep_command(
         typer.Option(
             "--set",
             metavar="NAME=VALUES",
-            help="2,4,8 or 4:30:2 (ends included) or 1e-4:1e-1:log7 or 0:1:lin5; may be repeated.",
+            help="2,4,8 or 4:30:2 (ends included) or 1e-4:1e-1:log7 or 0:1:lin5; of a parameter that is a list "
+            "'2,4;8,16' are two. May be repeated.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Seeds of each configuration.")] = 1,

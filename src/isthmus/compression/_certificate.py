@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from torch import nn
 
 from isthmus import _html
-from isthmus._checks import fail
-from isthmus._errors import FileFormatError
+from isthmus._codec import Plain, Within
+from isthmus._strict_json import dumps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +26,16 @@ DOMAINS = (EVERYWHERE, ON_DATA, WITHIN, UNCHANGED)
 SCHEMA_VERSION = 1
 
 
+#: More than any network has: neither counts nor lists of a file may be without end.
+_MOST, _MOST_ENTRIES = 10**15, 10**5
+Number = Annotated[int, Within(0, _MOST)]
+#: What is infinite where the other network has nothing, and what may also be unknown.
+Share = Annotated[float, Within(0.0, words=("inf",))]
+Measured = Annotated[float, Within(0.0, words=("nan", "inf"))]
+
+
 @dataclass(frozen=True)
-class LayerChange:
+class LayerChange(Plain):
     """What happened to one hidden layer.
 
     Attributes
@@ -41,15 +49,28 @@ class LayerChange:
         What was done → how many neurons went.
     """
 
+    closed: ClassVar = True
+
     layer: str
-    before: int
-    after: int
-    linear: int = 0
-    removed: Mapping[str, int] = field(default_factory=dict)
+    before: Number
+    after: Number
+    linear: Number = 0
+    removed: Mapping[str, Number] = field(default_factory=dict)
+
+    def _check(self, content: Mapping[str, Any]) -> None:  # noqa: ARG002
+        if self.linear > self.after:
+            raise ValueError("more linear neurons than neurons")
+
+
+class Untouched(NamedTuple):
+    """A part that was left alone, and why."""
+
+    part: str
+    reason: str
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate:
+class Certificate(Plain):
     """Equality of a network and its smaller version, measured on the result itself.
 
     Attributes
@@ -81,26 +102,40 @@ class Certificate:
         What was tried and taken back, and other things to know.
     """
 
+    document: ClassVar = ("isthmus.compression", SCHEMA_VERSION, "a certificate of isthmus.compression")
+    derived: ClassVar = ("neurons_before", "neurons_after")
+    later: ClassVar = ("operations_before", "operations_after")
+    closed: ClassVar = True
+
     domain: str
-    deviation: float
-    before_rounding: float
-    tolerance: float
-    points: int
-    elsewhere: float | None
-    norm_before: float
-    norm_after: float
-    parameters_before: int
-    parameters_after: int
-    bytes_before: int
-    bytes_after: int
-    latency_before: float
-    latency_after: float
-    batch: int
-    layers: tuple[LayerChange, ...]
-    operations_before: float = math.nan
-    operations_after: float = math.nan
-    untouched: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    deviation: Share
+    before_rounding: Share
+    tolerance: Share
+    points: Number
+    elsewhere: Share | None
+    norm_before: Share
+    norm_after: Share
+    parameters_before: Number
+    parameters_after: Number
+    bytes_before: Number
+    bytes_after: Number
+    latency_before: Measured
+    latency_after: Measured
+    batch: Number
+    layers: Annotated[tuple[LayerChange, ...], Within(most=_MOST_ENTRIES)]
+    operations_before: Measured = math.nan
+    operations_after: Measured = math.nan
+    untouched: Annotated[tuple[Untouched, ...], Within(most=_MOST_ENTRIES)] = ()
+    notes: Annotated[tuple[str, ...], Within(most=_MOST_ENTRIES)] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "untouched", tuple(Untouched(*one) for one in self.untouched))
+
+    def _check(self, content: Mapping[str, Any]) -> None:
+        if self.domain not in DOMAINS:
+            raise ValueError(f"the domain {self.domain!r:.40}")
+        if (self.neurons_before, self.neurons_after) != (content["neurons_before"], content["neurons_after"]):
+            raise ValueError("neurons that are not the sum of the layers")
 
     @property
     def neurons_before(self) -> int:
@@ -151,52 +186,15 @@ class Certificate:
 
         return tables_of(self)
 
+    def to_json(self) -> str:
+        """:meth:`to_dict` as JSON; numbers that are not finite as their names."""
+        return dumps("Certificate.to_json", self.to_dict())
+
     def plot(self, figure: Figure | None = None) -> Figure:
         """Widths before and after by layer, why neurons went, and what is left of each cost, as a matplotlib figure."""
         from isthmus.plotting.compression import plot
 
         return plot(self.to_dict(), figure)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        plain = {name: value for name, value in vars(self).items() if name not in ("layers", "untouched", "notes")}
-        return {
-            "format": "isthmus.compression",
-            "version": SCHEMA_VERSION,
-            "sentence": self.sentence,
-            **plain,
-            "neurons_before": self.neurons_before,
-            "neurons_after": self.neurons_after,
-            "layers": [{**vars(layer), "removed": dict(layer.removed)} for layer in self.layers],
-            "untouched": [{"part": part, "reason": reason} for part, reason in self.untouched],
-            "notes": list(self.notes),
-        }
-
-    @classmethod
-    def from_dict(cls, content: Any) -> Certificate:
-        """The certificate that :meth:`to_dict` describes, of a file that may be a stranger's.
-
-        Every field must be there, of its type and in its range, and no other; what follows from others is computed
-        again.
-        """
-        who, do = "Certificate.from_dict", "Pass what `Compressed.to_dict` or `isthmus compress --json` gave."
-        found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)
-        if found != ("isthmus.compression", SCHEMA_VERSION):
-            fail(
-                who,
-                f"`content` must be of the format isthmus.compression, version {SCHEMA_VERSION}",
-                found,
-                do,
-                error=FileFormatError,
-            )
-        try:
-            made = cls(**_fields(content))
-            if (made.neurons_before, made.neurons_after) != (content["neurons_before"], content["neurons_after"]):
-                raise ValueError("neurons that are not the sum of the layers")
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            got = f"{type(error).__name__}: {error}"
-            fail(who, "every field must be there and of its type, and no other", got, do, error=FileFormatError)
-        return made
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -250,84 +248,3 @@ class Compressed:
 
     def _repr_html_(self) -> str:
         return _html.result(self, _html.items(self.certificate.notes))
-
-
-#: Fields of a Certificate by their types.
-_COUNTS = ("points", "parameters_before", "parameters_after", "bytes_before", "bytes_after", "batch")
-
-_NUMBERS = ("deviation", "before_rounding", "tolerance", "norm_before", "norm_after")
-
-_TIMES = ("latency_before", "latency_after", "operations_before", "operations_after")
-
-_DERIVED = {"format", "version", "sentence", "neurons_before", "neurons_after"}
-
-#: More than any network has: neither counts nor layers of a file may be without end.
-_MOST, _MOST_LAYERS = 10**15, 10**5
-
-
-def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a Certificate from plain data, each checked."""
-    # Certificates were written without these.
-    content = {"operations_before": math.nan, "operations_after": math.nan, **content}
-    _keys("the certificate", content, {*Certificate.__dataclass_fields__, *_DERIVED})
-    if content["domain"] not in DOMAINS:
-        raise ValueError(f"the domain {content['domain']!r:.40}")
-    if not all(isinstance(content[name], list) for name in ("layers", "untouched", "notes")):
-        raise TypeError("layers, untouched and notes must be lists")
-    if max(len(content[name]) for name in ("layers", "untouched", "notes")) > _MOST_LAYERS:
-        raise ValueError(f"more than {_MOST_LAYERS} layers, parts or notes")
-    untouched = []
-    for part in content["untouched"]:
-        _keys("an untouched part", part, {"part", "reason"})
-        untouched.append((_text(part["part"]), _text(part["reason"])))
-    return {
-        "domain": content["domain"],
-        **{name: _count(name, content[name]) for name in _COUNTS},
-        **{name: _number(name, content[name]) for name in _NUMBERS},
-        **{name: _number(name, content[name], missing=True) for name in _TIMES},
-        "elsewhere": None if content["elsewhere"] is None else _number("elsewhere", content["elsewhere"]),
-        "layers": tuple(_layer(layer) for layer in content["layers"]),
-        "untouched": tuple(untouched),
-        "notes": tuple(_text(note) for note in content["notes"]),
-    }
-
-
-def _layer(content: Any) -> LayerChange:
-    _keys("a layer", content, {"layer", "before", "after", "linear", "removed"})
-    removed = content["removed"]
-    if not isinstance(removed, Mapping):
-        raise TypeError("what was removed must be a mapping")
-    counts = {name: _count(name, content[name]) for name in ("before", "after", "linear")}
-    if counts["linear"] > counts["after"]:
-        raise ValueError("more linear neurons than neurons")
-    gone = {_text(why): _count("removed", count) for why, count in removed.items()}
-    return LayerChange(_text(content["layer"]), **counts, removed=gone)
-
-
-def _keys(what: str, content: Any, wanted: set[str]) -> None:
-    if not isinstance(content, Mapping) or set(content) != wanted:
-        got = sorted(map(str, set(content) ^ wanted))[:5] if isinstance(content, Mapping) else type(content).__name__
-        raise ValueError(f"{what} with missing or unknown fields: {got!r:.200}")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} in the place of a text")
-    return value
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
-        raise ValueError(f"{name:.40} = {value!r:.40}")
-    return value
-
-
-def _number(name: str, value: Any, *, missing: bool = False) -> float:
-    """A number ≥ 0, which JSON writes as a word where it is not finite; NaN only where it may be missing."""
-    number = float(value) if value in ("nan", "inf") else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise TypeError(f"{name} = {value!r:.40}")
-    number = float(number)
-    if not number >= 0 and not (missing and math.isnan(number)):
-        raise ValueError(f"{name} = {value!r:.40}")
-    return number

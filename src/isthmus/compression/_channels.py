@@ -19,6 +19,7 @@ from isthmus.compression._calls import Call
 from isthmus.compression._certificate import LayerChange
 from isthmus.compression._graphs import blocked, overwritten, regions
 from isthmus.compression._values import SAME, SPATIAL, Convolution, Numbering, Transposed, matrix_of
+from isthmus.networks._reading import set_submodule
 
 _MAX_ROUNDS = 12
 
@@ -70,7 +71,7 @@ def without_channels(
                 total[why] = total.get(why, 0) + count
         for name in [*found.rows, *(name for name in found.columns if name not in found.rows)]:
             layer = rewritten(module.get_submodule(name), found.rows.get(name), found.columns.get(name))
-            module.set_submodule(name, layer)
+            set_submodule(module, name, layer)
             if label(name) == name:
                 made[name] = layer
     changes = [

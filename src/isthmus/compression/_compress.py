@@ -25,6 +25,7 @@ from isthmus.compression._certificate import (
     Certificate,
     Compressed,
     LayerChange,
+    Untouched,
 )
 from isthmus.compression._channels import without_channels
 from isthmus.compression._draft import Draft
@@ -44,6 +45,7 @@ from isthmus.compression._stacks import (
 )
 from isthmus.compression._values import Convolution, Transposed
 from isthmus.networks import Network
+from isthmus.networks._reading import set_submodule
 
 _WHO = "compress"
 
@@ -142,7 +144,7 @@ def compress(
         operations_before=work[0],
         operations_after=work[1],
         layers=tuple(done.layers),
-        untouched=tuple(done.untouched),
+        untouched=tuple(Untouched(*one) for one in done.untouched),
         notes=tuple(dict.fromkeys(done.notes)),
     )
     return Compressed(done.network, certificate)
@@ -160,7 +162,7 @@ def plain(module: nn.Module) -> nn.Module:
         names = [name for name, part in whole.named_modules() if isinstance(part, Network)]
         for name in names:
             if not any(name.startswith(f"{outer}.") for outer in names):
-                whole.set_submodule(name, unmixed(cast(Network, whole.get_submodule(name))).to_torch())
+                set_submodule(whole, name, unmixed(cast(Network, whole.get_submodule(name))).to_torch())
         return whole
 
 

@@ -17,6 +17,7 @@ from isthmus.compression._calls import Call
 from isthmus.compression._graphs import FEED_FORWARD, blocked, hooked
 from isthmus.compression._values import Convolution, Transposed
 from isthmus.linalg import thin_svd
+from isthmus.networks._reading import set_submodule
 
 #: Rows of a triangular factor are gathered from at most so many samples for each of its columns.
 ROWS = 4
@@ -299,7 +300,7 @@ def _attended(a: nn.MultiheadAttention, parts: list[Weight], ranks: list[int | N
 
 def put(module: nn.Module, name: str, layer: nn.Module) -> None:
     """Set a layer in the place of another, and tell the Transformer's layers around it not to read its weight."""
-    module.set_submodule(name, layer)
+    set_submodule(module, name, layer)
     parts = name.split(".")
     for end in range(len(parts)):
         outer: Any = module.get_submodule(".".join(parts[:end]))

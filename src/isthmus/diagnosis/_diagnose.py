@@ -51,6 +51,7 @@ from isthmus.diagnosis._whole import (
 )
 from isthmus.measures import Minimum, bottleneck_rank, nonnegativity
 from isthmus.networks import FullyConnected, Network, from_torch
+from isthmus.networks._reading import set_submodule
 from isthmus.objective import LOSSES
 
 #: Samples that are run with one layer frozen, for every layer.
@@ -568,7 +569,7 @@ def as_torch(module: nn.Module) -> nn.Module:
         for name, part in list(whole.named_modules()):
             # What is inside a network that was replaced went with it.
             if isinstance(part, Network) and not any(name.startswith(f"{outer}.") for outer in replaced):
-                whole.set_submodule(name, as_torch(part))
+                set_submodule(whole, name, as_torch(part))
                 replaced.append(name)
         return whole
 

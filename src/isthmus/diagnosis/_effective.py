@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from scipy.stats import t as student
 from torch import Tensor, nn
 
+from isthmus._codec import Plain
 from isthmus.diagnosis._calls import Call, count_samples
 from isthmus.diagnosis._capture import OutputPlace, run_hooked
 from isthmus.diagnosis._estimates import LEVEL, Estimate
@@ -28,7 +28,7 @@ FEWEST_SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class EffectiveDimension:
+class EffectiveDimension(Plain):
     """Dimensions of the outputs of a layer, positions counting as points.
 
     Attributes
@@ -49,17 +49,6 @@ class EffectiveDimension:
     intrinsic: Estimate
     points: int
     samples: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        soft = {name: getattr(self, name).to_dict() for name in ("participation", "stable", "intrinsic")}
-        return {**soft, "points": self.points, "samples": self.samples}
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> EffectiveDimension:
-        """Inverse of :meth:`to_dict`."""
-        soft = [Estimate.from_dict(content[name]) for name in ("participation", "stable", "intrinsic")]
-        return EffectiveDimension(*soft, points=int(content["points"]), samples=int(content["samples"]))
 
 
 @dataclass(frozen=True, eq=False)

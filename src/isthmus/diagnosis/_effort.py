@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from isthmus._codec import Plain
 from isthmus._progress import Progress, ProgressFactory
 
 #: Floating-point operations in a second that decompositions are expected to do: what one core of a laptop does.
@@ -16,7 +16,7 @@ RATE = 3e10
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Plain):
     """One part of a diagnosis.
 
     Attributes
@@ -36,16 +36,6 @@ class Part:
     what: str
     estimated: float
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Part:
-        """Inverse of :meth:`to_dict`."""
-        name, state, what = (str(content[key]) for key in ("name", "state", "what"))
-        return Part(name, state, what, float(content["estimated"]), float(content["seconds"]))
 
 
 class Effort:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from scipy.stats import chi2
 from torch import Tensor
+
+from isthmus._codec import Plain
 
 #: Probability with which an interval holds the exact value.
 LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Plain):
     """A number, and the interval that holds the exact one with a probability of 95 %.
 
     Attributes
@@ -38,17 +38,6 @@ class Estimate:
             return f"{self.value:.3g}"
         high = f"{self.high:.3g}" if math.isfinite(self.high) else "∞"
         return f"{self.value:.3g} ({self.low:.3g} to {high})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {key: v if not isinstance(v, float) or math.isfinite(v) else None for key, v in asdict(self).items()}
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Estimate:
-        """Inverse of :meth:`to_dict`."""
-        numbers = (math.nan if content[key] is None else float(content[key]) for key in ("value", "low", "high"))
-        value, low, high = numbers
-        return Estimate(value, low, high, str(content["method"]))
 
 
 def certain(grams: Tensor) -> Estimate:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from isthmus import _html
 from isthmus._checks import fail
-from isthmus._errors import FileFormatError
+from isthmus._codec import Count, Plain, Size, Within
 from isthmus._result import Table
 from isthmus.diagnosis._result import SCHEMA_VERSION
 from isthmus.measures._minima import KINDS
@@ -32,12 +30,9 @@ STATES = (MEASURED, NOT_FINITE, FAILED)
 
 _STATUSES = ("clear", "full", "unclear", "zero", NOT_FINITE, "not computed")
 
-#: Integers beyond are not exact as numbers of JSON.
-_LARGEST = 2**53
-
 
 @dataclass(frozen=True, eq=False)
-class SpectrumSnapshot:
+class SpectrumSnapshot(Plain):
     """The largest singular values of one matrix.
 
     Attributes
@@ -56,12 +51,18 @@ class SpectrumSnapshot:
         How the spectrum reads, as in :class:`isthmus.measures.Reading`, or why there is none.
     """
 
+    derived: ClassVar = ("stable_rank",)
+
     label: str
-    values: Tensor
-    norm_squared: float
-    participation_ratio: float
-    rank: int | None
+    values: Annotated[Tensor, Within(0.0, most=TOP)]
+    norm_squared: Size
+    participation_ratio: Size
+    rank: Count | None
     status: str
+
+    def _check(self, content: Mapping[str, Any]) -> None:  # noqa: ARG002
+        if self.status not in _STATUSES or bool((self.values.diff() > 0).any()):
+            raise ValueError(f"`values` must fall, and {self.status!r:.60} be one of {', '.join(_STATUSES)}")
 
     @property
     def stable_rank(self) -> float:
@@ -70,74 +71,25 @@ class SpectrumSnapshot:
         # Not top²: it may leave the range of numbers.
         return self.norm_squared / top / top if top > 0 else math.nan
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "label": self.label,
-            "values": self.values.tolist(),
-            "norm_squared": _number(self.norm_squared),
-            "stable_rank": _number(self.stable_rank),
-            "participation_ratio": _number(self.participation_ratio),
-            "rank": self.rank,
-            "status": self.status,
-        }
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> SpectrumSnapshot:
-        """Inverse of :meth:`to_dict`; a ValueError or its like where something is not as it must be."""
-        values = [_float(value, low=0.0) for value in _listed(content["values"])]
-        if len(values) > TOP or values != sorted(values, reverse=True):
-            raise ValueError(f"`values` must be at most {TOP} falling numbers")
-        rank = content["rank"]
-        return SpectrumSnapshot(
-            label=_text(content["label"]),
-            values=torch.tensor(values, dtype=torch.float64),
-            norm_squared=_known(content["norm_squared"], low=0.0),
-            participation_ratio=_known(content["participation_ratio"], low=0.0),
-            rank=None if rank is None else _integer(rank, low=0),
-            status=_text(content["status"], _STATUSES),
-        )
-
 
 @dataclass(frozen=True, eq=False)
-class LayerSnapshot:
+class LayerSnapshot(Plain):
     """One layer: its weight matrices, and its representation (None if the forward never called it).
 
     ``negative_share`` is ‖[Z]₋‖²/‖Z‖² of its outputs: what a ReLU after it takes away.
     """
 
+    later: ClassVar = ("negative_share",)
+
     name: str
     kind: str
     weights: tuple[SpectrumSnapshot, ...]
     representation: SpectrumSnapshot | None
-    negative_share: float = math.nan
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "weights": [part.to_dict() for part in self.weights],
-            "representation": None if self.representation is None else self.representation.to_dict(),
-            "negative_share": _number(self.negative_share),
-        }
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> LayerSnapshot:
-        """Inverse of :meth:`to_dict`."""
-        inside = content["representation"]
-        return LayerSnapshot(
-            name=_text(content["name"]),
-            kind=_text(content["kind"]),
-            weights=tuple(SpectrumSnapshot.from_dict(part) for part in _listed(content["weights"])),
-            representation=None if inside is None else SpectrumSnapshot.from_dict(inside),
-            # Files of earlier releases do not have it.
-            negative_share=_known(content.get("negative_share"), low=0.0),
-        )
+    negative_share: Size = math.nan
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
+class Snapshot(Plain):
     """A network at one step.
 
     Attributes
@@ -158,14 +110,20 @@ class Snapshot:
         Which kind of minimum it is, of a fully connected network with targets and ridge; else empty.
     """
 
+    later: ClassVar = ("sharpness", "minimum")
+
     step: int
     state: str
     note: str
     layers: tuple[LayerSnapshot, ...]
-    norm_squared: float
+    norm_squared: Size
     cost: float
-    sharpness: float = math.nan
+    sharpness: Size = math.nan
     minimum: str = ""
+
+    def _check(self, content: Mapping[str, Any]) -> None:  # noqa: ARG002
+        if self.state not in STATES or self.minimum not in ("", *KINDS):
+            raise ValueError(f"{self.state!r:.60} must be one of {', '.join(STATES)}, and `minimum` a kind of it")
 
     @property
     def whole(self) -> bool:
@@ -175,34 +133,6 @@ class Snapshot:
     def __getitem__(self, name: str) -> LayerSnapshot:
         """The layer of this name."""
         return {layer.name: layer for layer in self.layers}[name]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "step": self.step,
-            "state": self.state,
-            "note": self.note,
-            "norm_squared": _number(self.norm_squared),
-            "cost": _number(self.cost),
-            "sharpness": _number(self.sharpness),
-            "minimum": self.minimum,
-            "layers": [layer.to_dict() for layer in self.layers],
-        }
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Snapshot:
-        """Inverse of :meth:`to_dict`."""
-        return Snapshot(
-            step=_integer(content["step"], low=-_LARGEST),
-            state=_text(content["state"], STATES),
-            note=_text(content["note"]),
-            layers=tuple(LayerSnapshot.from_dict(layer) for layer in _listed(content["layers"])),
-            norm_squared=_known(content["norm_squared"], low=0.0),
-            cost=_known(content["cost"]),
-            # Files of earlier releases do not have these.
-            sharpness=_known(content.get("sharpness"), low=0.0),
-            minimum=_text(content.get("minimum", ""), ("", *KINDS)),
-        )
 
 
 def frame_row(snapshot: Snapshot, layer: LayerSnapshot | None) -> Mapping[str, Any]:
@@ -229,44 +159,6 @@ def frame_row(snapshot: Snapshot, layer: LayerSnapshot | None) -> Mapping[str, A
     }
 
 
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-# What a file holds is of its type and in its range, or is refused.
-
-
-def _listed(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"a list is needed, not a {type(value).__name__}")
-    return value
-
-
-def _text(value: Any, choices: Sequence[str] = ()) -> str:
-    if not isinstance(value, str) or (choices and value not in choices):
-        what = f"one of {', '.join(choices)}" if choices else "a text"
-        raise ValueError(f"{value!r:.60} is not {what}")
-    return value
-
-
-def _integer(value: Any, *, low: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _LARGEST:
-        raise ValueError(f"{value!r:.60} is not an integer in [{low}, {_LARGEST}]")
-    return value
-
-
-def _float(value: Any, *, low: float = -math.inf) -> float:
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not plain or not math.isfinite(value) or value < low:
-        raise ValueError(f"{value!r:.60} is not a finite number" + (f" from {low:g} on" if low > -math.inf else ""))
-    return float(value)
-
-
-def _known(value: Any, *, low: float = -math.inf) -> float:
-    """A number, or NaN for the null that :func:`_number` writes."""
-    return math.nan if value is None else _float(value, low=low)
-
-
 # ---- The History: what became of ranks, norms and spectra over the steps of a training
 
 
@@ -290,7 +182,7 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class History:
+class History(Plain):
     """A network over time.
 
     Attributes
@@ -303,9 +195,17 @@ class History:
         How it was recorded.
     """
 
+    document: ClassVar = ("isthmus.history", SCHEMA_VERSION, "a history")
+    derived: ClassVar = ("steps", "states", "quantities")
+
     snapshots: tuple[Snapshot, ...]
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def quantities(self) -> Mapping[str, str]:
+        """What every number is, by its path in the JSON."""
+        return QUANTITIES
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -385,42 +285,6 @@ class History:
         rows = [frame_row(one, layer) for one in self.snapshots for layer in (one.layers or (None,))]
         frame = pd.DataFrame(rows, columns=pd.Index(_COLUMNS))
         return frame.astype({"step": "int64", "weight_rank": "Int64", "rank": "Int64"})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
-        return {
-            "format": "isthmus.history",
-            "version": SCHEMA_VERSION,
-            "sentence": self.sentence,
-            "steps": list(self.steps),
-            "states": list(self.states),
-            "snapshots": [one.to_dict() for one in self.snapshots],
-            "notes": list(self.notes),
-            "settings": dict(self.settings),
-            "quantities": QUANTITIES,
-        }
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> History:
-        """Inverse of :meth:`to_dict`, for untrusted files; what follows from the rest is computed again."""
-        who, do = "History.from_dict", "Pass what `History.to_dict` or `to_json` gave."
-        found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)
-        if found != ("isthmus.history", SCHEMA_VERSION):
-            fail(who, f"`content` must be a history of version {SCHEMA_VERSION}", found, do, error=FileFormatError)
-        try:
-            snapshots, notes, settings = (content[key] for key in ("snapshots", "notes", "settings"))
-            if not isinstance(snapshots, list) or not isinstance(notes, list) or not isinstance(settings, dict):
-                raise TypeError("`snapshots` and `notes` must be lists, `settings` a mapping")
-            if not all(isinstance(note, str) for note in notes):
-                raise TypeError("`notes` must be texts")
-            return History(tuple(map(Snapshot.from_dict, snapshots)), tuple(notes), dict(settings))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            got = f"{type(error).__name__}: {error}"
-            fail(who, "every field must be there and of its type", got, do, error=FileFormatError)
-
-    def to_json(self) -> str:
-        """The same as text; no number in it is NaN or infinite (those are null)."""
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
 
     def plot(self, layer: str | None = None) -> Figure:
         """Ranks and norms of all layers, and the spectra of one, over the steps.

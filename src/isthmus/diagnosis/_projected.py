@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from isthmus._codec import Plain
 from isthmus.diagnosis._calls import Call, first_tensor, map_tensors
 from isthmus.diagnosis._effective import Points
 from isthmus.diagnosis._estimates import Estimate
@@ -20,7 +21,7 @@ KEEPS = 0.99
 
 
 @dataclass(frozen=True)
-class Narrowest:
+class Narrowest(Plain):
     """The layer through which everything passes that has the least effective dimension.
 
     Attributes
@@ -46,28 +47,9 @@ class Narrowest:
     carried: float
     samples: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        fresh = None if self.fresh is None else self.fresh.to_dict()
-        carried = self.carried if math.isfinite(self.carried) else None
-        return {**asdict(self), "dimension": self.dimension.to_dict(), "fresh": fresh, "carried": carried}
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Narrowest:
-        """Inverse of :meth:`to_dict`."""
-        fresh, carried = content["fresh"], content["carried"]
-        return Narrowest(
-            layer=str(content["layer"]),
-            dimension=Estimate.from_dict(content["dimension"]),
-            fresh=None if fresh is None else Estimate.from_dict(fresh),
-            directions=int(content["directions"]),
-            carried=math.nan if carried is None else float(carried),
-            samples=int(content["samples"]),
-        )
-
 
 @dataclass(frozen=True)
-class Factor:
+class Factor(Plain):
     """A layer as the product of two of fewer directions.
 
     Attributes
@@ -86,16 +68,6 @@ class Factor:
     kept: float
     loss: float
     samples: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {**asdict(self), "loss": self.loss if math.isfinite(self.loss) else None}
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Factor:
-        """Inverse of :meth:`to_dict`."""
-        loss = math.nan if content["loss"] is None else float(content["loss"])
-        return Factor(int(content["rank"]), float(content["kept"]), loss, int(content["samples"]))
 
 
 class Held:

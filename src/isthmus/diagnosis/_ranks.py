@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus._cite import cites
+from isthmus._codec import Plain
 from isthmus._result import Badge, Table
 from isthmus.measures import BottleneckRank, Reading, participation_ratio, read_spectrum, stable_rank, two_nn
 from isthmus.measures._bottleneck_rank import curved_only, narrowest
@@ -20,7 +20,7 @@ from isthmus.measures._dimension import FEWEST_POINTS
 
 
 @dataclass(frozen=True)
-class Isthmus:
+class Isthmus(Plain):
     """The rank of a network and where it is attained, or why there is none.
 
     Attributes
@@ -42,16 +42,6 @@ class Isthmus:
     layers: tuple[str, ...]
     kind: str | None
     reasons: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "verdict": self.verdict,
-            "rank": self.rank,
-            "layers": list(self.layers),
-            "kind": self.kind,
-            "reasons": list(self.reasons),
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +216,7 @@ NEARLY = ("coordinates in use", "centred representations", "weights")
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Plain):
     """One way of counting.
 
     Attributes
@@ -267,18 +257,6 @@ class Evidence:
         why = above if self.value > rank else below
         far = self.name in NEARLY and abs(self.value - rank) > 1
         return ("unexplained", "") if far or not why else ("counts something else", why)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        content = asdict(self)
-        return {**content, "value": self.value if math.isfinite(self.value) else None}
-
-    @staticmethod
-    def from_dict(content: dict[str, Any]) -> Evidence:
-        """Inverse of :meth:`to_dict`."""
-        value = math.nan if content["value"] is None else float(content["value"])
-        rank = None if content["rank"] is None else int(content["rank"])
-        return Evidence(str(content["name"]), value, rank, str(content["meaning"]))
 
 
 def evidence_table(key: str, panel: Sequence[Evidence], rank: int | None) -> Table:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from isthmus import _html
-from isthmus._checks import fail
-from isthmus._errors import FileFormatError
+from isthmus._codec import Plain
 from isthmus._result import Table
 from isthmus.diagnosis._effective import EffectiveDimension
 from isthmus.diagnosis._effort import Part
@@ -36,14 +35,15 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-T = TypeVar("T")
+#: Raised when a field of the JSON changes its meaning or goes; new fields alone do not.
+SCHEMA_VERSION = 1
 
 #: Values of one spectrum that are written to JSON: the first half one by one, those after them thinned evenly.
 MOST_VALUES = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Spectrum:
+class Spectrum(Plain):
     """Singular values and how they were obtained.
 
     Attributes
@@ -65,30 +65,16 @@ class Spectrum:
     reading: Reading | None = None
     note: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; thinned if long."""
+        count = len(self.values)
+        thinned = replace(self, values=self.values[kept_numbers(count)])
+        return {**Plain.to_dict(thinned), "count": count}
+
     @property
     def rank(self) -> int | None:
         """The count that clearly stands out (all of them, where nothing drops), None when unclear."""
         return None if self.reading is None or self.reading.status == "unclear" else self.reading.count
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; thinned if long."""
-        count = len(self.values)
-        keep = kept_numbers(count)
-        return {
-            "values": [float(v) for v in self.values[keep]],
-            "count": count,
-            "method": self.method,
-            "error": _number(self.error),
-            "reading": None if self.reading is None else asdict(self.reading),
-            "note": self.note,
-        }
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Spectrum:
-        """Inverse of :meth:`to_dict`, up to thinning."""
-        reading = None if content["reading"] is None else Reading(**content["reading"])
-        values = torch.tensor(content["values"], dtype=torch.float64)
-        return Spectrum(values, str(content["method"]), _float(content["error"]), reading, str(content["note"]))
 
 
 def kept_numbers(count: int) -> Tensor:
@@ -100,11 +86,13 @@ def kept_numbers(count: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class WeightDiagnosis:
+class WeightDiagnosis(Plain):
     """One weight matrix: ``label`` says which of the layer's, ``norm`` is ‖W‖_F, exact.
 
     Of a circular convolution the matrix is the operator; ``frequencies`` has its values frequency by frequency.
     """
+
+    later: ClassVar = ("frequencies",)
 
     label: str
     shape: tuple[int, ...]
@@ -117,29 +105,9 @@ class WeightDiagnosis:
         """‖W‖²_F/‖W‖²_op."""
         return float(stable_rank(self.spectrum.values)) if len(self.spectrum.values) else math.nan
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "label": self.label,
-            "shape": list(self.shape),
-            "norm": _number(self.norm),
-            "spectrum": self.spectrum.to_dict(),
-            "frequencies": None if self.frequencies is None else self.frequencies.to_dict(),
-        }
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> WeightDiagnosis:
-        """Inverse of :meth:`to_dict`."""
-        spectrum = Spectrum.from_dict(content["spectrum"])
-        shape = tuple(int(n) for n in content["shape"])
-        # Files of earlier releases do not have them.
-        known = content.get("frequencies")
-        frequencies = None if known is None else FrequencySpectrum.from_dict(known)
-        return WeightDiagnosis(str(content["label"]), shape, _float(content["norm"]), spectrum, frequencies)
-
 
 @dataclass(frozen=True, eq=False)
-class LayerDiagnosis:
+class LayerDiagnosis(Plain):
     """One layer.
 
     Attributes
@@ -180,6 +148,10 @@ class LayerDiagnosis:
     factor : Factor or None
         The layer as a product of two of fewer directions, if that is smaller.
     """
+
+    keys: ClassVar = {"type_name": "type"}
+    derived: ClassVar = ("participation_ratio",)
+    later: ClassVar = ("negative_count", "negative_share", "passes", "jacobian_size", "effective", "fresh", "factor")
 
     name: str
     kind: str
@@ -227,61 +199,9 @@ class LayerDiagnosis:
         s = self.representation
         return math.nan if s is None or len(s.values) == 0 else float(participation_ratio(s.values))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        parts = {name: getattr(self, name) for name in ("representation", "whole", "jacobian")}
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "type": self.type_name,
-            "order": self.order,
-            "calls": self.calls,
-            "units": self.units,
-            "rows": self.rows,
-            "note": self.note,
-            "weights": [w.to_dict() for w in self.weights],
-            **{name: None if s is None else s.to_dict() for name, s in parts.items()},
-            "bypass": _number(self.bypass),
-            "passes": self.passes,
-            "jacobian_size": None if self.jacobian_size is None else self.jacobian_size.to_dict(),
-            "negative_count": _number(self.negative_count),
-            "negative_share": _number(self.negative_share),
-            "participation_ratio": _number(self.participation_ratio),
-            **{name: _content(getattr(self, name)) for name in ("effective", "fresh", "factor")},
-        }
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> LayerDiagnosis:
-        """Inverse of :meth:`to_dict`."""
-        spectra = {
-            name: None if content[name] is None else Spectrum.from_dict(content[name])
-            for name in ("representation", "whole", "jacobian")
-        }
-        return LayerDiagnosis(
-            name=str(content["name"]),
-            kind=str(content["kind"]),
-            type_name=str(content["type"]),
-            order=None if content["order"] is None else int(content["order"]),
-            calls=int(content["calls"]),
-            units=int(content["units"]),
-            rows=int(content["rows"]),
-            note=str(content["note"]),
-            weights=tuple(WeightDiagnosis.from_dict(w) for w in content["weights"]),
-            bypass=_float(content["bypass"]),
-            passes=None if content.get("passes") is None else bool(content["passes"]),
-            jacobian_size=_known(content.get("jacobian_size"), Estimate.from_dict),
-            # Files of earlier releases do not have them.
-            negative_count=_float(content.get("negative_count")),
-            negative_share=_float(content.get("negative_share")),
-            effective=_known(content.get("effective"), EffectiveDimension.from_dict),
-            fresh=_known(content.get("fresh"), EffectiveDimension.from_dict),
-            factor=_known(content.get("factor"), Factor.from_dict),
-            **spectra,
-        )
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Diagnosis:
+class Diagnosis(Plain):
     """What a network really uses.
 
     Attributes
@@ -312,6 +232,10 @@ class Diagnosis:
         outputs it carries; where no bottleneck was found.
     """
 
+    document: ClassVar = ("isthmus.diagnosis", SCHEMA_VERSION, "a diagnosis")
+    derived: ClassVar = ("quantities",)
+    later: ClassVar = ("mechanics", "stability", "minimum", "cost", "narrowest")
+
     isthmus: Isthmus
     agreement: tuple[Evidence, ...]
     layers: tuple[LayerDiagnosis, ...]
@@ -325,6 +249,16 @@ class Diagnosis:
     minimum: Minimum | None = None
     cost: tuple[Part, ...] = ()
     narrowest: Narrowest | None = None
+
+    @property
+    def quantities(self) -> Mapping[str, Any]:
+        """What every number is: formula, threshold, and the version that brought it, by its path in the JSON."""
+        return QUANTITIES
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        mechanics = None if self.mechanics is None else json.loads(self.mechanics.to_json())
+        return {**super().to_dict(), "mechanics": mechanics}
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -419,73 +353,6 @@ class Diagnosis:
         whole = ["order", "weight_rank", "dimensions", "jacobian_rank"]
         return frame.astype({**dict.fromkeys(whole, "Int64"), "passes": "boolean"})
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
-        return {
-            "format": "isthmus.diagnosis",
-            "version": SCHEMA_VERSION,
-            "sentence": self.sentence,
-            "isthmus": self.isthmus.to_dict(),
-            "agreement": [one.to_dict() for one in self.agreement],
-            "layers": [layer.to_dict() for layer in self.layers],
-            "whole": dict(self.whole),
-            "samples": self.samples,
-            "notes": list(self.notes),
-            "settings": dict(self.settings),
-            "quantities": QUANTITIES,
-            "provenance": dict(self.provenance),
-            "mechanics": None if self.mechanics is None else json.loads(self.mechanics.to_json()),
-            "stability": None if self.stability is None else self.stability.to_dict(),
-            "minimum": None if self.minimum is None else self.minimum.to_dict(),
-            "cost": [part.to_dict() for part in self.cost],
-            "narrowest": _content(self.narrowest),
-        }
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Diagnosis:
-        """Inverse of :meth:`to_dict`; refuses what is no diagnosis of this version."""
-        who, do = "Diagnosis.from_dict", "Pass what `Diagnosis.to_dict` or `to_json` gave."
-        found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)
-        if found != ("isthmus.diagnosis", SCHEMA_VERSION):
-            fail(who, f"`content` must be a diagnosis of version {SCHEMA_VERSION}", found, do, error=FileFormatError)
-        try:
-            narrow = content["isthmus"]
-            # Files of earlier releases do not have them.
-            moved, steps, reached = (content.get(name) for name in ("mechanics", "stability", "minimum"))
-            return Diagnosis(
-                isthmus=Isthmus(
-                    verdict=str(narrow["verdict"]),
-                    rank=None if narrow["rank"] is None else int(narrow["rank"]),
-                    layers=tuple(map(str, narrow["layers"])),
-                    kind=narrow["kind"],
-                    reasons=tuple(map(str, narrow["reasons"])),
-                ),
-                agreement=tuple(Evidence.from_dict(one) for one in content["agreement"]),
-                layers=tuple(LayerDiagnosis.from_dict(layer) for layer in content["layers"]),
-                whole=dict(content["whole"]),
-                samples=int(content["samples"]),
-                notes=tuple(map(str, content["notes"])),
-                settings=dict(content["settings"]),
-                provenance=dict(content["provenance"]),
-                mechanics=None if moved is None else Mechanics.from_dict(moved),
-                stability=None if steps is None else Stability.from_dict(steps),
-                minimum=None if reached is None else Minimum.from_dict(reached),
-                cost=tuple(Part.from_dict(part) for part in content.get("cost") or ()),
-                narrowest=_known(content.get("narrowest"), Narrowest.from_dict),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
-            fail(
-                who,
-                "every field must be there and of its type",
-                f"{type(error).__name__}: {error}",
-                do,
-                error=FileFormatError,
-            )
-
-    def to_json(self) -> str:
-        """The same as text; no number in it is NaN or infinite (those are null)."""
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-
     def plot(self, figure: Figure | None = None) -> Figure:
         """Ranks by layer, spectra through depth and other counts, as a matplotlib figure."""
         from isthmus.plotting.diagnosis import plot
@@ -500,28 +367,7 @@ class Diagnosis:
         return _html.result(self, _html.items(more), _html.items([*self.left_out, *self.notes]))
 
 
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def _content(part: Any) -> dict[str, Any] | None:
-    return None if part is None else part.to_dict()
-
-
-def _known(content: Any, read: Callable[[Mapping[str, Any]], T]) -> T | None:
-    """A part that files of earlier releases do not have."""
-    return None if content is None else read(content)
-
-
-def _float(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
 # ---- What every number of a Diagnosis is: formula, threshold, and the schema version that introduced or changed it
-
-
-#: Raised when a field of the JSON changes its meaning or goes; new fields alone do not.
-SCHEMA_VERSION = 1
 
 
 _RULE = GapRule()

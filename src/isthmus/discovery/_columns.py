@@ -17,7 +17,7 @@ from isthmus._errors import DataError
 from isthmus._oddities import LARGEST, copies, has_heavy_tails, is_key, limits_of, marks_of, numbers_rows
 from isthmus._settings import Settings
 from isthmus._tablefile import _counted, _listed
-from isthmus._tablevalues import _read_as_missing, _refused_marks, _replaced, _with_commas
+from isthmus.tables import _read_as_missing, _refused_marks, _replaced, _with_commas
 
 Array = NDArray[np.float64]
 

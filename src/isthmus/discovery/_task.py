@@ -16,10 +16,10 @@ from torch import Tensor
 from isthmus._checks import as_matrix, check_integer, fail
 from isthmus._errors import DataError, IsthmusError
 from isthmus._settings import Settings
-from isthmus._tablevalues import as_moments
 from isthmus.discovery._columns import Names
 from isthmus.discovery._units import Choice, choose_units
 from isthmus.objective import constant_cost
+from isthmus.tables import as_moments
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]

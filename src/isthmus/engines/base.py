@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import functools
+import hashlib
 import importlib
 import os
 import platform
 import re
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +19,12 @@ from typing import Any
 import numpy as np
 
 from isthmus._checks import fail
-from isthmus._errors import IsthmusError
+from isthmus._errors import DataError, IsthmusError
 from isthmus._progress import silent
-from isthmus.experiments._experiment import Experiment, find_experiment
-from isthmus.runs import Run
+from isthmus._settings import KINDS
+from isthmus.discovery import Discovery, discover
+from isthmus.experiments._experiment import Experiment, find_experiment, plain_scalars
+from isthmus.runs import Outcome, Run, provenance
 
 #: In place of an experiment's id: the configurations are those of :func:`isthmus.discover` on the task's data.
 DISCOVER = "discover"
@@ -242,8 +245,6 @@ def _one(task: Task, parameters: Mapping[str, Any], key: str, aside: Mapping[str
     run, failure = None, None
     try:
         if task.experiment == DISCOVER:
-            from isthmus.engines.discovering import discover_run
-
             run = discover_run(parameters, task.data or {})
         else:
             run = experiment_of(task)(**parameters).run(figures=task.figures)
@@ -275,3 +276,115 @@ def _check_key(run: Run, key: str) -> None:
     if run.key != key:
         do = "Use the same version of isthmus, and of the experiment, everywhere."
         fail("sweep", f"the Run must have the key {key}", run.key, do)
+
+
+# ---- One configuration of a sweep over discover: the arguments as plain data, the answer as a Run
+
+
+#: The arrays that a task of discover may have.
+ROLES = ("X", "Y", "groups", "time", "na_values")
+
+
+def digest(data: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of the arrays of a table: their names, types, shapes and contents."""
+    found = hashlib.sha256()
+    for name in sorted(data):
+        array = np.ascontiguousarray(data[name])
+        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+def discover_run(parameters: Mapping[str, Any], data: Mapping[str, np.ndarray]) -> Run:
+    """Discover with these arguments on these arrays.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Every setting of discover, and ``data``, the :func:`digest` of the arrays.
+    data : mapping of str to ndarray
+        ``X``, ``Y`` (the same array as X asks for an autoencoder), and ``groups``, ``time`` and ``na_values`` if any.
+    """
+    if parameters.get("data") != digest(data):
+        do = "Send the arrays that the configuration was made for."
+        fail("sweep", "the data must have the SHA-256 of the configuration", digest(data), do, error=DataError)
+    began, clock = time.time(), time.perf_counter()
+    X, Y = data["X"], data["Y"]
+    # What tells discover an autoencoder is identity, which is lost between processes.
+    same = X if X.shape == Y.shape and X.dtype == Y.dtype and np.array_equal(X, Y, equal_nan=True) else Y
+    options = {name: parameters[name] for name in KINDS}
+    more = {name: data[name] for name in ROLES[2:] if name in data}
+    found = discover(X, same, **more, **options)
+    source = provenance(
+        seed=parameters["seed"], dtype="float32", started=began, seconds=round(time.perf_counter() - clock, 3)
+    )
+    extra = {"measured": _measured(found), "sentence": found.sentence, "reasons": list(found.reasons)}
+    return Run("discover", dict(parameters), _arrays(found), _outcomes(found), {**source, **extra})
+
+
+def _measured(found: Discovery) -> dict[str, Any]:
+    """Scalars for tables; what the network of the chosen rank has, where a profile was made."""
+    scalars: dict[str, Any] = {"rank": found.rank, "verdict": found.verdict, "held_out": float(found.error)}
+    profile = found.profile
+    if profile is not None and found.rank in profile.ranks:
+        at = int(np.flatnonzero(profile.ranks == found.rank)[0])
+        scalars |= {name: float(getattr(profile, name)[at]) for name in ("norm", "loss", "cost")}
+        state = profile.states[at]
+        scalars["training"] = {"at rest": "flat", "falling": "budget"}.get(state, state)
+        scalars["converged"] = state == "at rest"
+    return plain_scalars(scalars)
+
+
+def _arrays(found: Discovery) -> dict[str, np.ndarray]:
+    arrays = {"rank": np.array(found.rank), "held_out": np.array(found.error), "coordinates": found.coordinates}
+    if found.profile is not None:
+        for name in ("ranks", "cost", "loss", "error", "standard_error", "norm", "regularity", "shares"):
+            arrays[f"profile_{name}"] = getattr(found.profile, name)
+    return arrays
+
+
+def _outcomes(found: Discovery) -> list[Outcome]:
+    known = found.verdict != "undetermined"
+    reason = "" if known else (found.reasons[0] if found.reasons else "undetermined")
+    return [
+        Outcome("the rank is determined", "agrees" if known else "undetermined", found.verdict, "determined", reason)
+    ]
+
+
+# ---- Several experiments at once, each computed once: what ``isthmus reproduce all`` does
+
+
+def run_several(experiments: Sequence[Experiment], executor: Executor) -> Iterator[tuple[Experiment, Run | Failure]]:
+    """Yield every experiment with its Run, or the reason why there is none, as they finish.
+
+    Figures of one computation (F-ham-1 and F-ham-3, F-bn-2 and F-talk-3) share it: experiments that inherit the same
+    ``compute`` and have the same parameters.
+    """
+    groups: dict[str, list[Experiment]] = {}
+    for one in experiments:
+        same = next((key for key, group in groups.items() if _shared(group[0], one)), one.key)
+        groups.setdefault(same, []).append(one)
+    # The longest first: the last one to end decides how long all take.
+    order = sorted(groups, key=lambda key: -_seconds(groups[key][0]))
+    tasks = [Task(groups[key][0].id, (groups[key][0].parameters,), (key,), figures=True) for key in order]
+    for finished in computed(executor, tasks):
+        first, *others = groups[finished.key]
+        outcome = finished.run if finished.run is not None else finished.failure or Failure("Lost", "no result")
+        yield first, outcome
+        for one in others:
+            yield one, outcome if isinstance(outcome, Failure) else _second(one, outcome)
+
+
+def _shared(one: Experiment, other: Experiment) -> bool:
+    return type(one).compute is type(other).compute and one.parameters == other.parameters
+
+
+def _seconds(one: Experiment) -> float:
+    return one.quick_seconds if one == type(one).quick() else one.full_seconds
+
+
+def _second(one: Experiment, run: Run) -> Run:
+    """The Run of an experiment whose arrays are those of another."""
+    extra = {"computed_with": run.experiment}
+    seconds = float(run.provenance["seconds"])
+    return one.recorded(run.arrays, started=time.time() - seconds, seconds=seconds, more=extra)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from isthmus._checks import check_integer, fail
 from isthmus._cite import cites
+from isthmus._codec import Plain
 from isthmus._errors import FileFormatError
 from isthmus.linalg import chunk_rows
 from isthmus.measures._gaps import Reading, read_spectrum
@@ -79,7 +80,7 @@ class FrequencyReading:
 
 
 @dataclass(frozen=True, eq=False)
-class FrequencySpectrum:
+class FrequencySpectrum(Plain):
     """Singular values by frequency ω and channel i.
 
     Attributes
@@ -168,8 +169,8 @@ class FrequencySpectrum:
             "filter_norm": self.filter_norm if math.isfinite(self.filter_norm) else None,
         }
 
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> FrequencySpectrum:
+    @classmethod
+    def from_dict(cls, content: Any) -> FrequencySpectrum:
         """Inverse of :meth:`to_dict`, up to the values that it left out."""
         size = [check_integer("FrequencySpectrum.from_dict", "size", n, low=1) for n in content["size"]]
         values = torch.tensor(content["values"], dtype=torch.float64)

@@ -16,6 +16,7 @@ from torch import Tensor
 from isthmus import _html
 from isthmus._checks import as_matrix, as_tensor, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
+from isthmus._codec import Plain
 from isthmus._errors import DataError, FileFormatError
 from isthmus._strict_json import dumps
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
@@ -140,7 +141,7 @@ class MechanicsArrays:
 
 
 @dataclass(frozen=True, eq=False)
-class Mechanics:
+class Mechanics(Plain):
     """The mechanics of one leaky ResNet on data.
 
     Attributes
@@ -215,7 +216,7 @@ class Mechanics:
         return {**head, **self.summary(), "arrays": arrays}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Mechanics:
+    def from_dict(cls, content: Any) -> Mechanics:
         """The result that :meth:`to_dict` describes; derived numbers are computed again."""
         who, do = "Mechanics.from_dict", "Pass what `Mechanics.to_dict` or `to_json` gave."
         found = (content.get("format"), content.get("version")) if isinstance(content, Mapping) else type(content)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from isthmus._checks import check_integer, check_number
 from isthmus._cite import cites
+from isthmus._codec import Plain
 
 RECOVERING = "rank-recovering"
 OVERESTIMATING = "overestimating"
@@ -46,7 +47,7 @@ class RankCost:
 
 
 @dataclass(frozen=True)
-class Minimum:
+class Minimum(Plain):
     """Which kind of minimum a network is at.
 
     Attributes
@@ -75,17 +76,9 @@ class Minimum:
         """The answer in one sentence."""
         return f"This minimum is {self.kind}: {self.reason}."
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {**asdict(self), "profile": [asdict(one) for one in self.profile]}
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Minimum:
-        """Inverse of :meth:`to_dict`."""
-        known = {name: content[name] for name in Minimum.__dataclass_fields__}
-        if known["kind"] not in KINDS:
-            raise ValueError(f"{known['kind']!r:.60} is no kind of minimum")
-        return Minimum(**{**known, "profile": tuple(RankCost(**one) for one in known["profile"])})
+    def _check(self, content: Mapping[str, Any]) -> None:  # noqa: ARG002
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.kind!r:.60} is no kind of minimum")
 
 
 @cites("bottleneck2023", "§3.1", ids=("Q-minimum",))

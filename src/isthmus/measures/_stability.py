@@ -8,9 +8,8 @@ of ‖f − y‖² plus ridge·‖θ‖², and where f fits, H_i = 2J_iᵀJ_i + 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from torch.func import jacrev, jvp, vjp, vmap
 
 from isthmus._checks import as_matrix, check_choice, check_integer, check_number, fail
 from isthmus._cite import cites
+from isthmus._codec import Plain, Within
 from isthmus._errors import DataError
 from isthmus.linalg import CHUNK_BYTES, chunk_rows
 from isthmus.measures._ntk import Eigenvalue, _Flat, _targets, largest_stable_step, top_eigenvalue
@@ -28,8 +28,12 @@ from isthmus.trace import Trace
 LISTED = 100
 
 
+#: A length of steps; null is one without a bound.
+Step = Annotated[float, Within(null=math.inf)]
+
+
 @dataclass(frozen=True)
-class Stability:
+class Stability(Plain):
     """Whether steps of one size lead back to a minimum.
 
     Attributes
@@ -69,9 +73,9 @@ class Stability:
     curvature: str
     sharpness: float
     trace: float
-    stable_step: float
-    trace_step: float
-    unstable_step: float
+    stable_step: Step
+    trace_step: Step
+    unstable_step: Step
     sample: tuple[int, ...]
     sample_sharpness: tuple[float, ...]
     unstable_samples: int
@@ -86,26 +90,6 @@ class Stability:
         first = ", ".join(map(str, self.sample[: min(5, self.unstable_samples)]))
         more = ", …" if self.unstable_samples > 5 else ""
         return f"{how}; {self.unstable_samples} samples are too sharp by themselves (rows {first}{more})."
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; what is not finite is null."""
-        content = asdict(self)
-        for name, value in content.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                content[name] = None
-        return {**content, "sample": list(self.sample), "sample_sharpness": list(self.sample_sharpness)}
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Stability:
-        """Inverse of :meth:`to_dict`."""
-        values = {name: content[name] for name in Stability.__dataclass_fields__}
-        for name in ("stable_step", "trace_step", "unstable_step"):
-            values[name] = math.inf if values[name] is None else float(values[name])
-        for name in ("sharpness", "trace"):
-            values[name] = math.nan if values[name] is None else float(values[name])
-        values["sample"] = tuple(map(int, values["sample"]))
-        values["sample_sharpness"] = tuple(map(float, values["sample_sharpness"]))
-        return Stability(**values)
 
 
 @cites("bottleneck2023", "§4", ids=("Q-stable",))

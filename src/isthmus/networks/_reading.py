@@ -35,6 +35,12 @@ def _flatten(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modu
         yield prefix or "module", module
 
 
+def set_submodule(module: nn.Module, name: str, part: nn.Module) -> None:
+    """Put ``part`` in the place of the submodule ``name``; PyTorch has a method for it from 2.5 on."""
+    outer, _, last = name.rpartition(".")
+    setattr(module.get_submodule(outer), last, part)
+
+
 @renamed(module="net")
 def from_torch(net: nn.Module) -> FullyConnected:
     """Read an ``nn.Sequential`` of Linear, ReLU, LeakyReLU and Identity into a :class:`FullyConnected` (a

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from isthmus._checks import check_choice, check_integer
-from isthmus._html import plain
-from isthmus.diagnosis import Diagnosis
-from isthmus.measures import Stability
+from isthmus._html import number, plain
+from isthmus.diagnosis import Diagnosis, History, LayerDiagnosis
+from isthmus.measures import Mechanics, Stability
 from isthmus.plotting import diagnosis as picture
-from isthmus.plotting.figure import Layers
-from isthmus.report import frequencies, mechanics_page
-from isthmus.report.page import Block, Fact, Notes, Page, Section, Table, origin_section, page, tables_of
+from isthmus.plotting import frequencies as by_frequency
+from isthmus.plotting import history as over_time
+from isthmus.plotting.figure import WHOLE, Layers
+from isthmus.plotting.mechanics import figures
+from isthmus.report.page import Badge, Block, Fact, Notes, Page, Section, Table, origin_section, page, tables_of
 
 _MEANING = {
     "determined": "The representations show the rank, and weights, width or Jacobian agree.",
@@ -92,7 +95,7 @@ def page_of(found: Diagnosis, *, document: Mapping[str, Any] | None = None) -> P
         Section("effective", "In effect", [*tables["effective"], *tables["factors"]], _EFFECTIVE),
         Section("agreement", "Agreement", _agreement(found, tables), "Do other ways of counting say the same?"),
         *(_through(key, found, content["layers"]) for key in _SPECTRA),
-        frequencies.section(found.layers, layers, found.whole),
+        frequency_section(found.layers, layers, found.whole),
         *_mechanics(found),
         Section("network", "The network as a whole", _whole(found, layers, quantities)),
         Section("notes", "How it was done", _notes(found, quantities, tables)),
@@ -138,7 +141,7 @@ def _through(key: str, found: Diagnosis, content: Sequence[Mapping[str, Any]]) -
 def _mechanics(found: Diagnosis) -> list[Section]:
     if found.mechanics is None:
         return []
-    one = mechanics_page.section(found.mechanics)
+    one = mechanics_section(found.mechanics)
     return [one if one.blocks else replace(one, blocks=[Notes([found.mechanics.sentence])], lead="")]
 
 
@@ -216,3 +219,137 @@ def _notes(found: Diagnosis, quantities: Mapping[str, Any], tables: Mapping[str,
     definitions = Table("quantities", "What every number is", heads, rows, folded=True)
     notes = [Notes(found.notes)] if found.notes else []
     return [*notes, *tables["cost"], *([definitions] if rows else [])]
+
+
+# ---- Circular convolutions by frequency: which waves every filter passes, through depth and one layer at a time
+
+
+_FREQUENCIES = (
+    "Convolutions that wrap around act on every frequency by itself: which waves do they pass, and which end here?"
+)
+_KEPT = ("Filters are counted from 1, heads and activations left out.",)
+_PASSED = (
+    "‖filter‖² is what weight decay sees; Σs² is that of the operator, positions · ‖filter‖². “Stand out” are the "
+    "values before a clear drop, with how often a frequency occurs where several channels carry it.",
+)
+
+
+def frequency_section(found: Sequence[LayerDiagnosis], layers: Layers, whole: Mapping[str, Any]) -> Section:
+    """The section of the layers that have spectra by frequency; without blocks where none has."""
+    entries = [
+        (name, layer.name, part.frequencies, part)
+        for name, layer in zip(layers.names, found)
+        for part in layer.weights
+        if part.frequencies is not None
+    ]
+    if not entries:
+        return Section("frequencies", "Frequencies", [])
+    names = [plain(name, WHOLE) for name, *_ in entries]
+    inside = {layers.names[layers.places.index(place)] for place in layers.shaded if place in layers.places}
+    shaded = [index for index, (name, *_) in enumerate(entries, start=1) if name in inside]
+    along = Layers(range(1, len(names) + 1), names, shaded)
+    spectra = [spectrum for *_, spectrum, _ in entries if spectrum is not None]
+    rows = []
+    for (name, _, _, part), spectrum in zip(entries, spectra):
+        reading = part.spectrum.reading
+        status = "" if reading is None else reading.status
+        kept = [] if reading is None or status != "clear" else [one.name for one in spectrum.largest(reading.count)]
+        told = ", ".join(kept) if kept else {"full": "all", "zero": "none"}.get(status, "?")
+        sizes = [spectrum.filter_norm**2, spectrum.norm**2]
+        count = None if reading is None or status == "unclear" else reading.count
+        rows.append([name, "×".join(map(str, spectrum.size)), told, count, *sizes])
+    heads = ["layer", "positions", "frequencies that stand out", "dimensions", "‖filter‖²", "Σs²"]
+    blocks: list[Block] = [
+        *_verdict(whole.get("kept_frequencies")),
+        by_frequency.through_depth(
+            [one.values for one in spectra],
+            [one.signed for one in spectra],
+            along,
+            [one.multiplicity for one in spectra],
+        ),
+        *by_frequency.one_layer(spectra, names),
+        Table("frequencies-numbers", "What every filter passes", heads, rows, _PASSED, folded=len(rows) > 12),
+    ]
+    return Section("frequencies", "Frequencies", blocks, _FREQUENCIES)
+
+
+def _verdict(found: Any) -> list[Block]:
+    """What the whole network keeps, where it is known."""
+    if not isinstance(found, Mapping):
+        return []
+    word = str(found.get("verdict"))
+    reasons = [str(one) for one in found.get("reasons") or ()]
+    rows = [[Badge(word), "; ".join(reasons)]]
+    return [Table("frequencies-verdict", "The frequencies that are kept", ["verdict", "why"], rows, _KEPT)]
+
+
+# ---- A Mechanics as a page: its state, the path, energies and residual along it, and every step in a table
+
+
+#: What each state means in general.
+MECHANICS_MEANING: dict[str, str] = {
+    "conserved": "The weights are those that the momenta ask for, and 𝓗 is constant: energies and rank can be read.",
+    "not yet critical": "No critical point of cost + ridge: train on, or check that ridge, loss and targets are right.",
+    "drifting": "A critical point, but 𝓗 is not constant: the steps are too long for the theory. Take more layers.",
+    "not applicable": "Nothing can be said, for the reason given.",
+}
+_MECHANICS = "The network as a path through representations, and the forces that keep it on its way."
+
+
+def mechanics_page(found: Mechanics) -> Page:
+    """The page of a Mechanics."""
+    summary = found.summary()
+    settings = {key: summary[key] for key in ("effective_depth", "ridge", "gamma_share", "tolerance", "samples")}
+    sections = [
+        Section("path", "Along the path", figures(found), _MECHANICS),
+        Section("steps", "Step by step", found.tables()),
+        origin_section({"parameters": settings}),
+    ]
+    return page("Mechanics", found, MECHANICS_MEANING, _mechanics_facts(found), sections)
+
+
+def mechanics_section(found: Mechanics) -> Section:
+    """The figures and the table as one section, for a page that shows more; its lead is the answer."""
+    blocks: list[Block] = [*figures(found), *found.tables()]
+    return Section("mechanics", "Mechanics", blocks, plain(found.sentence, 400))
+
+
+def _mechanics_facts(found: Mechanics) -> list[Fact]:
+    facts = [Fact("effective depth L̃", number(found.effective_depth), f"ridge {number(found.ridge)}")]
+    if found.arrays is not None:
+        estimate = Fact("−(2/L̃)𝓗", number(found.rank_estimate), "the rank, from below as L̃ grows")
+        least = Fact("least cost of identity", number(found.least_identity_cost), "the rank, from above, up to γ")
+        residual = Fact("residual", number(found.residual), f"critical up to {found.tolerance:g}")
+        facts = [estimate, least, residual, *facts]
+    return [*facts, Fact("samples", f"{found.samples:,}", "that it ran on")]
+
+
+# ---- A History as a page: what became of ranks, norms and spectra over the steps of a training
+
+
+_HISTORY_MEANING = {
+    "measured": "Every snapshot is whole.",
+    "incomplete": "Some snapshots could not be measured: the table says which and why.",
+    "empty": "No snapshot was taken.",
+}
+
+
+def history_page(history: History) -> Page:
+    """The page of a History."""
+    facts = [Fact("snapshots", str(len(history.snapshots)), "that were taken")]
+    if history.snapshots:
+        first, last = history.snapshots[0], history.snapshots[-1]
+        facts.append(Fact("steps", f"{first.step} … {last.step}", "from the first to the last"))
+        facts.append(Fact("‖θ‖² at the end", number(last.norm_squared), f"{number(first.norm_squared)} at first"))
+        if math.isfinite(last.cost):
+            facts.append(Fact("cost at the end", number(last.cost), f"{number(first.cost)} at first"))
+    some = over_time.few(history.snapshots)
+    thinned = [] if len(some) == len(history.snapshots) else [f"Drawn are {len(some)} snapshots, evenly spaced."]
+    sections = [
+        Section("layers", "Layer by layer", over_time.by_layer(history, some, thinned)),
+        Section("network", "The network as a whole", over_time.of_the_whole(some, thinned)),
+        Section("spectra", "Spectra over the steps", over_time.spectra(history, some, thinned)),
+        Section("snapshots", "Snapshots", [*history.tables(), *([Notes(history.notes)] if history.notes else [])]),
+        origin_section({"parameters": history.settings}),
+    ]
+    return page("History", history, _HISTORY_MEANING, facts, sections)

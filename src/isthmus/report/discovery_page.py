@@ -8,20 +8,21 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from isthmus._checks import check_choice, check_integer
+from isthmus._checks import as_matrix, check_choice, check_integer, fail
+from isthmus._errors import DataError
 from isthmus._html import number
 from isthmus.diagnosis import Evidence
 from isthmus.diagnosis._ranks import evidence_table
 from isthmus.discovery import Discovery, RankProfile
 from isthmus.discovery._result import VERDICTS
-from isthmus.discovery._tables import meaning_table
+from isthmus.discovery._tables import meaning_table, profile_table
 from isthmus.plotting import discovery as picture
 from isthmus.plotting.diagnosis import agreement
+from isthmus.plotting.discovery import COLUMNS, profile_figure, strongest_outputs
 from isthmus.plotting.figure import Figure, thinned
 from isthmus.report.page import Answer, Badge, Block, Fact, Notes, Page, Section, Table, origin_section
-from isthmus.report.profile_page import blocks as profile_blocks
-from isthmus.report.samples import Array, check_samples, samples_of, title
 
 _MEANING = {
     "determined": "One coordinate less is clearly worse, one more no better, and independent searches agree.",
@@ -48,7 +49,7 @@ def page_of(
     document : mapping, optional
         What its folder's JSON knows beyond it: ``data``, ``truth``, ``provenance``.
     samples : mapping of str to array, optional
-        From :func:`isthmus.report.samples.samples_of`, which is asked by default: columns beside the coordinates.
+        From :func:`samples_of`, which is asked by default: columns beside the coordinates.
     """
     more = {key: value for key, value in (document or {}).items() if key in ("data", "truth", "provenance")}
     columns = samples_of(found) if samples is None else check_samples(samples, len(found.coordinates))
@@ -170,3 +171,101 @@ def _evidence(rank: int, items: Any) -> list[Block]:
     panel = [Evidence.from_dict(item) for item in items]
     figure = agreement(panel, rank, key="evidence", title="Other counts beside the rank")
     return [*([figure] if figure else []), *([evidence_table("evidence-numbers", panel, rank)] if panel else [])]
+
+
+# ---- What is known of some samples beside their coordinates: the columns that a cloud can be coloured by
+
+
+Array = NDArray[np.float64]
+
+#: How the name of a column begins, and what it means to a reader.
+ROLES = {"x:": "input", "y:": "output", "h:": "predicted", "true:": "true", "recovered:": "recovered"}
+
+
+def samples_of(found: Discovery, X: Any = None, Y: Any = None) -> dict[str, Array]:
+    """The strongest inputs and outputs of at most 2,000 samples, evenly thinned, as ``{"x:NAME": column, …}``.
+
+    Parameters
+    ----------
+    found : Discovery
+    X, Y : array (N, d_in), (N, d_out), optional
+        The data it was made from, in the order of its coordinates. Without Y, outputs are the maps' own: ``"h:NAME"``.
+    """
+    N, rows = len(found.coordinates), thinned(len(found.coordinates))
+    columns: dict[str, Array] = {}
+    if found.rank == 0:
+        return columns
+    U = found.coordinates[rows]
+    measured = None if Y is None else _rows("Y", Y, N, len(found.target_names))[rows]
+    values, role = (found.decode(U), "h:") if measured is None else (measured, "y:")
+    for i in strongest_outputs(U, values):
+        columns[f"{role}{found.target_names[i]}"] = values[:, i]
+    if X is not None and found.sensitivity is not None:
+        inputs = _rows("X", X, N, len(found.feature_names))[rows]
+        order = np.argsort(-found.sensitivity.value.max(axis=0), kind="stable")[:COLUMNS]
+        columns |= {f"x:{found.feature_names[i]}": inputs[:, i] for i in order}
+    return columns
+
+
+def check_samples(columns: Mapping[str, Any], count: int) -> dict[str, Array]:
+    """Columns of a file as arrays, if they belong to ``count`` samples; fails otherwise."""
+    length = len(range(count)[thinned(count)])
+    checked: dict[str, Array] = {}
+    for name, values in columns.items():
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            must = "the columns beside the samples must be numbers"
+            fail("report", must, ascii(name)[:80], "Write the folder again.", error=DataError)
+        if array.shape != (length,):
+            must = f"the columns beside {count} samples must have {length} values"
+            fail("report", must, f"shape {array.shape}", "Write the folder again.", error=DataError)
+        if any(name.startswith(start) for start in ROLES):
+            checked[name] = array
+    return checked
+
+
+def title(name: str) -> str:
+    """``"x:speed"`` in words: the role, then the name."""
+    for start, role in ROLES.items():
+        if name.startswith(start):
+            return f"{role} {name.removeprefix(start)}"
+    return name
+
+
+def _rows(name: str, value: Any, rows: int, columns: int) -> Array:
+    array = as_matrix("save_report", name, value, columns=columns).numpy()
+    if len(array) != rows:
+        do = "Pass the data the Discovery was made from."
+        fail("save_report", f"`{name}` must have {rows} rows, one for each sample", len(array), do)
+    return array
+
+
+# ---- A rank profile as a figure and a table, and as a page of its own
+
+
+def profile_page(profile: RankProfile) -> Page:
+    """The page of a profile by itself: there are no verdict and no coordinates."""
+    answer = Answer(
+        f"The rule takes k = {profile.chosen}.",
+        "given",
+        [profile.rule],
+        "A profile alone carries no verdict: how sure the rank is, a Discovery says.",
+    )
+    row = profile.row(profile.chosen)
+    error = math.nan if row is None else float(profile.error[row])
+    facts = [
+        Fact("k", str(profile.chosen), "coordinates, by the rule"),
+        Fact("held-out error", number(error), f"share of {profile.whole}"),
+        Fact("a constant has", number(profile.baseline), "the error to beat"),
+        Fact("networks", str(len(profile.ranks)), f"of {profile.depth} layers, {profile.width} wide"),
+    ]
+    section = Section("profile", "Rank profile", profile_blocks(profile, (), profile.chosen, "given"))
+    return Page("Rank profile", "Rank profile", answer, facts, [section])
+
+
+def profile_blocks(
+    profile: RankProfile, replicas: Sequence[RankProfile], rank: int, verdict: str
+) -> list[Figure | Table]:
+    """The figure and the table of a rank profile."""
+    return [profile_figure(profile, replicas, rank, verdict), profile_table(profile, rank)]

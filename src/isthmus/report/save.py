@@ -25,18 +25,18 @@ from isthmus.files import write_atomic
 from isthmus.plotting.figure import Column, Figure
 from isthmus.report.page import Badge, Page, Picture
 
-#: Kinds of results and the module whose ``page_of`` makes their page. To add one, write that module and a line here.
+#: Kinds of results and the function that makes their page. To add one, write that function and a line here.
 PAGES = {
-    "Discovery": "isthmus.report.discovery_page",
-    "RankProfile": "isthmus.report.profile_page",
-    "Run": "isthmus.report.run_page",
-    "Diagnosis": "isthmus.report.diagnosis_page",
-    "History": "isthmus.report.history_page",
-    "Verdicts": "isthmus.report.verdicts_page",
-    "Mechanics": "isthmus.report.mechanics_page",
-    "Compressed": "isthmus.report.compression_page",
-    "Certificate": "isthmus.report.compression_page",
-    "SweepResult": "isthmus.report.sweep_page",
+    "Discovery": "isthmus.report.discovery_page:page_of",
+    "RankProfile": "isthmus.report.discovery_page:profile_page",
+    "Run": "isthmus.report.run_page:page_of",
+    "Diagnosis": "isthmus.report.diagnosis_page:page_of",
+    "History": "isthmus.report.diagnosis_page:history_page",
+    "Verdicts": "isthmus.report.run_page:verdicts_page",
+    "Mechanics": "isthmus.report.diagnosis_page:mechanics_page",
+    "Compressed": "isthmus.report.run_page:compression_page",
+    "Certificate": "isthmus.report.run_page:compression_page",
+    "SweepResult": "isthmus.report.sweep_page:page_of",
 }
 
 
@@ -49,7 +49,8 @@ def page_of(result: Any, **more: Any) -> Page:
     if home is None:
         must = f"`result` must be one of {', '.join(PAGES)}, or a fitted BottleneckRegressor"
         fail("save_report", must, f"a {type(result).__name__}", "Pass such a result; `isthmus report` takes folders.")
-    return importlib.import_module(home).page_of(result, **more)
+    module, _, function = home.partition(":")
+    return getattr(importlib.import_module(module), function)(result, **more)
 
 
 #: Formats of JSON documents: the class that reads it, and what writes it. A Discovery's is drawn as it is.
@@ -122,7 +123,7 @@ def save_report(result: Any, path: str | os.PathLike[str], *, X: Any = None, Y: 
     target = as_path("save_report", path)
     more: dict[str, Any] = {}
     if X is not None or Y is not None:
-        from isthmus.report.samples import samples_of
+        from isthmus.report.discovery_page import samples_of
 
         found = getattr(result, "discovery_", result)
         if type(found).__name__ != "Discovery":

@@ -11,8 +11,7 @@ import numpy as np
 from isthmus._errors import IsthmusError
 from isthmus._html import number, plain
 from isthmus.plotting.figure import Figure, axis, label, layout, powers, short
-from isthmus.plotting.sweeps import RANKS, axes_of, held, losses, norms
-from isthmus.plotting.sweeps_cells import Gathered, Setting
+from isthmus.plotting.sweeps import RANKS, Gathered, Setting, axes_of, held, losses, norms
 from isthmus.report.page import Block, Fact, Notes, Page, Phase, Section, origin_section, page, tables_of
 from isthmus.sweeps.result import ERROR, PROBLEMS, REASONS
 

@@ -12,17 +12,74 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib import resources
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+import isthmus
 from isthmus._checks import check_integer, fail
+from isthmus.serving.snapshot import badge, revision, sentence, snapshot, verdict
+from isthmus.serving.watcher import RunView, Watcher
+
+#: Only what this server sends may run, be shown or be asked for.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: A report brings its own scripts, and with them its own policy. Here it is on an island: no origin, no requests.
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+_KINDS = {"js": "text/javascript", "css": "text/css"}
+
+
+@cache
+def asset(name: str) -> tuple[bytes, str] | None:
+    """Content and type of a file of the page; None if there is none of that name."""
+    homes = dict.fromkeys(("report.css", "theme.js", "draw.js"), "isthmus.report")
+    homes |= dict.fromkeys(("live.css", "live.js"), "isthmus.serving")
+    kind = _KINDS.get(name.rpartition(".")[2], "")
+    if name not in homes:
+        return None
+    return resources.files(homes[name]).joinpath("assets", name).read_bytes(), kind
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("isthmus.serving", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def list_page(title: str, views: list[RunView], token: str) -> str:
+    """The page of a folder."""
+    rows = [
+        {"view": view, "state": badge(view), "verdict": verdict(view), "sentence": sentence(view)} for view in views
+    ]
+    template = _environment().get_template("list.html")
+    return template.render(title=title, rows=rows, token=token, version=isthmus.__version__)
+
+
+def live_page(view: RunView, token: str) -> str:
+    """The page of one run."""
+    template = _environment().get_template("live.html")
+    return template.render(
+        view=view, state=badge(view), sentence=sentence(view), token=token, version=isthmus.__version__
+    )
+
 
 try:
     from aiohttp import web
 except ImportError:
     fail("serve", "aiohttp must be there", "none", "Install it: pip install 'isthmus[serve]'.")
-from isthmus.serving.page import POLICY, REPORT_POLICY, asset, list_page, live_page
-from isthmus.serving.snapshot import revision, snapshot
-from isthmus.serving.watcher import Watcher
 
 HOST = "127.0.0.1"
 #: Seconds between two looks at a run that is followed, and between two signs of life of a quiet connection.

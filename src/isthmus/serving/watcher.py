@@ -17,8 +17,7 @@ from isthmus._html import plain
 from isthmus._inside import Inside, Stamp
 from isthmus._live import LIVE
 from isthmus._strict_json import MAX_JSON_BYTES, loads
-from isthmus.serving.record import Follower, Record
-from isthmus.serving.stages import Stage, StageShelf
+from isthmus.serving.record import Follower, Record, Stage, StageShelf
 
 #: Runs that are shown, the newest first.
 MOST_RUNS = 200

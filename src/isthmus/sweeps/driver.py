@@ -61,7 +61,7 @@ def sweep(
         then the base. ``"discover"`` sweeps the arguments of :func:`isthmus.discover` on ``data``.
     grid : mapping of str to values
         Names to values: a sequence, or a text such as ``"4:30:2"`` (ends included), ``"1e-4:1e-1:log7"``,
-        ``"0:1:lin5"``, ``"2,4,8"``.
+        ``"0:1:lin5"``, ``"2,4,8"``. Of a parameter that is a list, ``"2,4"`` is one value and ``"2,4;8,16"`` are two.
     out : path
         Folder: absent, empty or a sweep.
     seeds : int or sequence of int

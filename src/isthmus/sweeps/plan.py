@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
@@ -42,7 +42,8 @@ class Grid:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {"values": {name: list(values) for name, values in self.values.items()}, "seeds": list(self.seeds)}
+        values = {name: [_plain(value) for value in values] for name, values in self.values.items()}
+        return {"values": values, "seeds": list(self.seeds)}
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,10 @@ class Plan:
     def _points(self, grid: Grid) -> Iterator[dict[str, Any]]:
         fields = list(grid.values)
         for values in itertools.product(*grid.values.values()):
-            # A field that holds several values gets this one alone.
+            # A field that holds several values gets a list of them, or one alone.
             chosen = {
-                name: [value] if isinstance(self.base[name], (list, tuple)) else value
-                for name, value in zip(fields, values)
+                name: [value] if isinstance(self.base[name], (list, tuple)) and not isinstance(value, list) else value
+                for name, value in zip(fields, map(_plain, values))
             }
             for seed in grid.seeds:
                 yield {**self.base, **chosen, "seed": seed}
@@ -169,6 +170,10 @@ def label_of(name: str) -> str:
     return f"set_{name}" if name in TAKEN else name
 
 
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _shown(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return value[0] if len(value) == 1 else ",".join(map(str, value))
@@ -206,21 +211,54 @@ def read_values(who: str, name: str, kind: type, given: Any, *, words: Mapping[s
     >>> read_values("sweep", "width", int, [8, "16:32:16"])
     [8, 16, 32]
     """
-    if isinstance(given, (str, int, float, bool)) or given is None or not isinstance(given, Iterable):
+    return _distinct(who, name, given, lambda item: _several(who, name, kind, item, words or {}))
+
+
+def read_lists(who: str, name: str, kind: type, given: Any) -> list[Any]:
+    """The same for a parameter that is a list: ``"2,4;8,16"`` stands for two lists.
+
+    A part without a comma, and a number in a sequence, are lists of one value; a range is one such list after another.
+
+    Examples
+    --------
+    >>> read_lists("sweep", "depths", int, "2,4;8,16,16;4:6")
+    [(2, 4), (8, 16, 16), 4, 5, 6]
+    >>> read_lists("sweep", "depths", int, [(2, 4), 8])
+    [(2, 4), 8]
+    """
+
+    def lists(item: Any) -> list[Any]:
+        if isinstance(item, str) and ";" in item:
+            return [one for part in item.split(";") for one in lists(part)]
+        several = isinstance(item, (list, tuple)) or (isinstance(item, str) and "," in item)
+        values = [v for one in ([item] if isinstance(item, str) or not several else item) for v in of(one)]
+        return [tuple(values)] if several and len(values) > 1 else values
+
+    def of(item: Any) -> list[Any]:
+        return _several(who, name, kind, item, {})
+
+    return _distinct(who, name, given, lists)
+
+
+def _distinct(who: str, name: str, given: Any, read: Callable[[Any], list[Any]]) -> list[Any]:
+    """What ``read`` makes of each item, counted and without repetition."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
         given = [given]
     values: list[Any] = []
     for item in given:
-        if isinstance(item, str):
-            # A value may hold a comma only where it is text given in a sequence of Python, which nobody needs.
-            for part in (piece.strip() for piece in item.split(",")):
-                values += _part(who, name, kind, part, words or {})
-        else:
-            values.append(_converted(who, name, kind, item, words or {}))
+        values += read(item)
         if len(values) > MOST_VALUES:
             fail(who, f"`{name}` must have at most {MOST_VALUES} values", "more", "Take a coarser step.")
     if not values:
         fail(who, f"`{name}` must have at least one value", repr(given), _HOW)
     return list(dict.fromkeys(values))
+
+
+def _several(who: str, name: str, kind: type, item: Any, words: Mapping[str, Any]) -> list[Any]:
+    if not isinstance(item, str):
+        return [_converted(who, name, kind, item, words)]
+    # A value may hold a comma only where it is text given in a sequence of Python, which nobody needs.
+    return [value for part in item.split(",") for value in _part(who, name, kind, part.strip(), words)]
 
 
 def count(axes: Mapping[str, Sequence[Any]]) -> int:

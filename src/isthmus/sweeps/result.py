@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from isthmus.plotting.sweeps_cells import Gathered
+    from isthmus.plotting.sweeps import Gathered
     from isthmus.runs import Run
 
 #: Columns of the frame that are neither swept nor measured.
@@ -93,7 +93,7 @@ class SweepResult:
     @functools.cached_property
     def gathered(self) -> Gathered:
         """Its runs gathered into settings."""
-        from isthmus.plotting.sweeps_cells import gather
+        from isthmus.plotting.sweeps import gather
 
         return gather(self.frame, self.names)
 

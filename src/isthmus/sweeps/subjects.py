@@ -13,10 +13,9 @@ import numpy as np
 from isthmus._checks import check_choice, check_integer, check_seed, fail, without_mask
 from isthmus._errors import DataError
 from isthmus._settings import KINDS, Settings, present_name
-from isthmus.engines.base import DISCOVER
-from isthmus.engines.discovering import ROLES, digest
+from isthmus.engines.base import DISCOVER, ROLES, digest
 from isthmus.experiments._experiment import Experiment, find_experiment
-from isthmus.sweeps.plan import Grid, Plan, check_count, read_values
+from isthmus.sweeps.plan import Grid, Plan, check_count, read_lists, read_values
 
 _WHO = "sweep"
 
@@ -33,7 +32,7 @@ class Subject(ABC):
 
     @abstractmethod
     def field_of(self, name: str) -> tuple[str, type, dict[str, Any]]:
-        """The field that a name leads to, the type of its values, and words that are values too."""
+        """The field that a name leads to, the type of its values (of lists ``tuple[…]``), and words that are values."""
 
     @abstractmethod
     def check(self, parameters: Mapping[str, Any]) -> None:
@@ -55,7 +54,10 @@ class Subject(ABC):
             field, kind, words = self.field_of(name)
             if field in values:
                 fail(_WHO, "each parameter may be swept once", f"{names[field]!r} and {name!r}", "Remove one of them.")
-            values[field] = read_values(_WHO, name, kind, given, words=words)
+            if get_origin(kind) is tuple:
+                values[field] = read_lists(_WHO, name, get_args(kind)[0], given)
+            else:
+                values[field] = read_values(_WHO, name, kind, given, words=words)
             names[field] = name
         chosen = self._seeds(values.pop("seed", None), seeds)
         check_count(_WHO, {**{names[field]: v for field, v in values.items()}, "seed": chosen})
@@ -94,7 +96,7 @@ class OfExperiment(Subject):
             fail(_WHO, f"{kind.__name__} must be importable", self.home, do)
 
     def field_of(self, name: str) -> tuple[str, type, dict[str, Any]]:
-        """A field's own name, or one of the experiment's ``sweep_names``."""
+        """A field's own name, or one of the experiment's ``sweep_names``, which gives a list one value at a time."""
         kind = type(self.first)
         hints = kind._hints()
         fields = [item.name for item in dataclasses.fields(kind)]
@@ -103,7 +105,7 @@ class OfExperiment(Subject):
             valid = list(dict.fromkeys([*kind.sweep_names, *fields]))
             fail(f"{_WHO} {kind.id}", f"what is swept must be among {', '.join(valid)}", repr(name), "Choose one.")
         hint = hints[field]
-        return field, get_args(hint)[0] if get_origin(hint) is tuple else hint, {}
+        return field, get_args(hint)[0] if get_origin(hint) is tuple and name != field else hint, {}
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """What the experiment itself checks."""

@@ -6,12 +6,22 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from isthmus.claims._base import Check, Hypothesis, Subject, claim, rounding, unmet
-from isthmus.claims._evidence import Points, bare_network, gaussian_inputs, is_linear, points_of, random_subject
+from isthmus.claims._evidence import (
+    TRAINING,
+    Points,
+    bare_network,
+    gaussian_inputs,
+    is_linear,
+    points_of,
+    pulls,
+    random_subject,
+)
 from isthmus.claims.rank2023._families import deepened
 from isthmus.constructions import Construction, compose, linear_network, parallel, positive_linear_network
 from isthmus.linalg import rank_tolerance, svd
@@ -19,11 +29,15 @@ from isthmus.measures import diagonal_cost, diagonal_expansion, parameter_norms
 from isthmus.measures._positivity import is_completely_positive
 from isthmus.measures._representation_cost import CostEstimate, Estimate, estimate_costs
 from isthmus.networks import FullyConnected, Network
+from isthmus.networks._rescaling import least_norm
 
 JOINS = ("f∘g", "f+g")
 
 #: Layers at which a linear network is cut in two, evenly spaced; one in networks wider than this.
 CUTS, WIDE = 4, 256
+
+#: Share of ‖θ‖² that a residual may leave undecided.
+SEEN = 1e-2
 
 #: Relative error up to which the singular values of a product are trusted, and equalities taken for met.
 TRUSTED = 1e-8
@@ -581,35 +595,88 @@ def least_linear_network() -> Subject:
     sample=least_linear_network,
 )
 def cost_splits_at_layers(check: Check, subject: Subject) -> None:
-    """R(f;L) = R(α̃_ℓ;ℓ) + R(σ(α̃_ℓ) → f;L−ℓ), where ‖θ‖² attains L·Σs_i(Jf(x))^{2/L} and is thus known to be least.
+    """R(f;L) = R(α̃_ℓ;ℓ) + R(σ(α̃_ℓ) → f;L−ℓ), where ‖θ‖² is known to be least, or is so among its rescalings.
 
-    The cost of each part lies between its own bound at x and its part of ‖θ‖²: the bounds are summed here. The second
-    map is needed on the image of the first only, so that its Jacobian is Jf(x)·(D_ℓJα̃_ℓ(x))⁺. Linear minimisers attain
-    the bound, others where they act as one. ``known["Ws"]`` puts other weights in the place of the network's.
+    It is least where it attains L·Σs_i(Jf(x))^{2/L}, as linear minimisers do and others that act as one. The cost of
+    each part lies between its own bound at x and its part of ‖θ‖²: the bounds are summed here. The second map is needed
+    on the image of the first only, so that its Jacobian is Jf(x)·(D_ℓJα̃_ℓ(x))⁺. At a stationary point of cost +
+    ridge·‖θ‖² the costs of the parts are those of their cheapest rescalings: :func:`_at_a_minimum`.
+
+    ``known["Ws"]`` puts other weights in the place of the network's.
     """
+    if subject.net.depth < 2:
+        check.assume(_LEAST, False, "one layer")
+        check.not_applicable()
     norms = parameter_norms(subject.net)
     L, total = len(norms.weights), norms.total
-    if L < 2 or not torch.allclose(norms.layers, norms.weights[0].expand(L), rtol=1e-6):
-        # Equal layers without biases are needed for the bound, and cheap to see.
-        check.assume(_LEAST, False, "one layer, or layers of different norm")
+    # Equal layers without biases are needed for the bound, and cheap to see.
+    if torch.allclose(norms.layers, norms.weights[0].expand(L), rtol=1e-6):
+        found = points_of(subject, points=4)
+        sums = found.powers(2 / L).sum(1)
+        row = int(sums.argmax()) if len(sums) else 0
+        if len(sums) and abs(total - L * float(sums[row])) <= TRUSTED * total:
+            check.add(found.kink_hypothesis)
+            check.assume(_LEAST, True, f"‖θ‖² = {total:.6g}, bound {L * float(sums[row]):.6g}")
+            rhs = _split_costs(found, row, subject.known.get("Ws", found.trace.Ws))
+            tolerance = rounding(subject.net) + TRUSTED + found.log_error
+            check.compare(total, "=", rhs, tolerance=tolerance, where=lambda i: f"layer {i + 1}")
+            return
+    _at_a_minimum(check, subject, total)
+
+
+def _at_a_minimum(check: Check, subject: Subject, total: float) -> None:
+    """‖θ‖² beside the least norms, over rescalings of their neurons, of the first ℓ layers and of the others.
+
+    A part with a cheaper rescaling would make the whole cheaper. Over the logarithms u of the scales ‖θ‖² is convex,
+    its gradient 2δ with δ_k = a_k − b_k the squares into and out of a neuron, its Hessian 4D^½(1 − A)D^½ with
+    D = a + b and A the squared weights between neurons over the square roots of their D. The drop to the minimum is at
+    most −2⟨δ, u⟩, to first order in δ at most ‖D^{-½}δ‖²/λ_min(1 − A), of a part as of the whole. A residual r leaves
+    |δ_k| ≤ g_k·√D_k + κ_k/(2·ridge) with Σg_k² ≤ 2r²‖θ‖², each weight having two ends: see C-rank-9.
+    """
+    check.assume("x off the kinks", True, "not needed: rescaling keeps kinks")
+    certificate = subject.stationarity
+    if certificate is None:
+        check.assume(_LEAST, None, "not looked at", supply=TRAINING)
         check.not_applicable()
-    found = points_of(subject, points=4)
-    check.add(found.kink_hypothesis)
+    said = f"stationary: residual {certificate.residual:.2g} of the ridge's force"
+    check.assume(_LEAST, certificate.stationary, said if certificate.stationary else f"not {said}")
     check.require()
-    sums = found.powers(2 / L).sum(1)
-    row = int(sums.argmax())
-    check.add(_least(subject, L * float(sums[row]), total))
-    check.require()
-    rhs = _split_costs(found, row, subject.known.get("Ws", found.trace.Ws))
-    tolerance = rounding(subject.net) + TRUSTED + found.log_error
-    check.compare(total, "=", rhs, tolerance=tolerance, where=lambda i: f"layer {i + 1}")
+    net = subject.net
+    trace = subject.trace()
+    leak = torch.cat(pulls(subject, trace, certificate).leak) / (2 * float(subject.ridge or 0.0))
+    granted = _left_by_rescaling(trace.Ws, trace.bs, certificate.residual * total**0.5, leak) / total
+    if not granted <= SEEN:
+        check.not_applicable(f"the residual leaves {granted:.2g} of ‖θ‖²", cause="numerical")
+    Ws, bs = subject.known.get("Ws", trace.Ws), trace.bs
+    sums = [
+        sum(_least_rescaled(part, bs[place]) for part, place in ((Ws[:ell], slice(ell)), (Ws[ell:], slice(ell, None))))
+        for ell in range(1, net.depth)
+    ]
+    check.compare(total, "=", sums, tolerance=rounding(net) + granted, where=lambda i: f"layer {i + 1}")
 
 
-def _least(subject: Subject, bound: float, total: float) -> Hypothesis:
-    """Whether ‖θ‖² attains its bound. Linear networks can; of others that do not, nothing is known."""
-    met = abs(total - bound) <= TRUSTED * total
-    status = met or (False if is_linear(subject.net) else None)
-    return Hypothesis.of(_LEAST, status, f"‖θ‖² = {total:.6g}, bound {bound:.6g}")
+def _least_rescaled(Ws: Sequence[Tensor], bs: Sequence[Tensor]) -> float:
+    """The least ‖θ‖² of a network over rescalings of its hidden neurons."""
+    least = least_norm(Ws, bs, by="neuron", tolerance=1e-13)
+    return sum(float(p.square().sum()) for p in (*least.Ws, *least.bs))
+
+
+def _left_by_rescaling(Ws: Sequence[Tensor], bs: Sequence[Tensor], force: float, leak: Tensor) -> float:
+    """(√2·force + ‖D^{-½}leak‖)²/λ_min(1 − A) over the hidden neurons that have weights: see :func:`_at_a_minimum`."""
+    into = [W.square().sum(1) for W in Ws[:-1]]
+    if bs:
+        into = [a + b.square() for a, b in zip(into, bs)]
+    D = torch.cat(into) + torch.cat([W.square().sum(0) for W in Ws[1:]])
+    A, place = torch.zeros(len(D), len(D), dtype=D.dtype), 0
+    for below, above in pairwise(into):
+        middle = place + len(below)
+        A[middle : middle + len(above), place:middle] = Ws[1].square()
+        Ws, place = Ws[1:], middle
+    alive = torch.finfo(D.dtype).eps * D.sum() < D
+    root = D[alive].sqrt()
+    A = (A + A.mT)[alive][:, alive] / root[:, None] / root
+    least = float(torch.linalg.eigvalsh(torch.eye(len(root), dtype=D.dtype) - A)[0]) if len(root) else 1.0
+    return (2**0.5 * force + float((leak[alive] / root).norm())) ** 2 / max(least, 1e-300)
 
 
 def _split_costs(found: Points, row: int, Ws: tuple[Tensor, ...]) -> list[float]:

@@ -15,7 +15,8 @@ from isthmus._checks import as_tensor, fail
 from isthmus.claims._base import ABSENT, Check, Subject, claim, rounding
 from isthmus.claims._evidence import gaussian_inputs, points_of, random_subject, seeded
 from isthmus.claims.bottleneck2023._costs import Embedding, into_an_orthant
-from isthmus.claims.rank2023._applications import NEAR, on_a_manifold
+from isthmus.claims.bottleneck2023._jacobian_bounds import ranks_to_try
+from isthmus.claims.rank2023._applications import NEAR, off_the_identity, on_a_manifold
 from isthmus.constructions import interpolant_1d, three_part
 from isthmus.linalg import rank_tolerance
 from isthmus.measures import parameter_norms
@@ -33,7 +34,7 @@ CURVED = 1e-2
 PLANE = 1e-12
 
 
-_RANKS, _IDENTITY = "Rank_J(id;Ω) = Rank_BN(id;Ω) = k", "f = id on Ω, or nearly"
+_SLOPE, _RANKS, _IDENTITY = "|slope| ≤ 1", "Rank_J(id;Ω) = Rank_BN(id;Ω) = k", "f = id on Ω, or nearly"
 
 _SHAPE = "tangent spaces that differ, or Ω k-planar and completely positive"
 
@@ -51,11 +52,11 @@ def l_shaped_domain() -> Subject:
 
 @claim(
     "C-bn-5",
-    "R1(id; Ω) ≥ Σ log(1 + sin φ_i) with φ_i the angles between two tangent spaces; R1(id; Ω) = 0 if Ω is k-planar and "
-    "completely positive",
+    "R1(id; Ω) ≥ Σ log(1 + sin φ_i) with φ_i the angles between two tangent spaces, and for any f with the volumes of "
+    "Jf added; R1(id; Ω) = 0 if Ω is k-planar and completely positive",
     paper="bottleneck2023",
     where="Prop. 5 and Prop. 12",
-    hypotheses=(_RANKS, _IDENTITY, _SHAPE),
+    hypotheses=(_SLOPE, _RANKS, _IDENTITY, _SHAPE),
     sample=l_shaped_domain,
     relation="≥",
     erratum="Printed: R1 = 0 only if Ω is k-planar and completely positive. The proof gives k-planarity only.",
@@ -68,12 +69,15 @@ def cost_of_the_identity(check: Check, subject: Subject) -> None:
 
     ``known["tangents"]`` (P, d, k) has bases of tangent spaces of Ω, ``known["rank"]`` is Rank_BN(id;Ω). Without them
     the tangent spaces are those of nearest samples, f need only nearly be the identity, and the factors by which Jf
-    changes volumes are counted: :func:`_nearly`.
+    changes volumes are counted: :func:`_nearly`. Of what is not the identity the planes are those that Jf stretches
+    most: :func:`_anything`.
     """
-    if subject.net.dims[0] != subject.net.dims[-1]:
-        check.not_applicable("is about networks that are the identity on their samples", cause="network")
+    net = subject.net
+    check.assume(_SLOPE, abs(net.slope) <= 1.0, f"slope {net.slope:g}")
     if "tangents" not in subject.known:
-        _nearly(check, subject)
+        square = net.dims[0] == net.dims[-1]
+        near = square and float(off_the_identity(subject).median()) <= NEAR
+        (_nearly if near else _anything)(check, subject)
         return
     bases = as_tensor(check.id, "tangents", subject.known["tangents"])
     if bases.ndim != 3 or bases.shape[1] != subject.X.shape[1]:
@@ -114,7 +118,7 @@ def _identity_error(subject: Subject) -> float:
 def _nearly(check: Check, subject: Subject) -> None:
     """‖θ‖² ≥ kL + Σ_i log(1 + sin φ_i) + 2 min log|Jf(x)T|_k for the spaces Jf(x)T_x and Jf(y)T_y at two points.
 
-    T has an orthonormal basis of the tangent space at each point; the bound is true of any k directions of any network.
+    T has an orthonormal basis of the tangent space at each point; the bound is true of any k directions of any f.
     Jf(x)T = W_LY with Y = Jα_{L-1}(x)T, so that |Y|_k ≥ |W_L⁺Jf(x)T|_k = |W_L⁺U|_k·|Jf(x)T|_k for an orthonormal
     basis U of the image, and the first L − 1 layers cost k(L − 1) + 2 log|Y|_k at least (C-bn-1). What is left,
     ‖W_L‖² + 2 max log|W_L⁺U|_k over both points, is at least k + Σ_i log(1 + sin φ_i).
@@ -137,6 +141,42 @@ def _nearly(check: Check, subject: Subject) -> None:
         tolerance=rounding(subject.net) + found.log_error,
         where=lambda i: f"tangent spaces at {found.name(pairs[i][0])} and {found.name(pairs[i][1])}",
         details={"volumes 2 log|Jf(x)T|": volumes.tolist()},
+    )
+
+
+def _anything(check: Check, subject: Subject) -> None:
+    """The bound of :func:`_nearly` for T_x of the first k right singular vectors of Jf(x), at several k.
+
+    Where f has bottleneck rank k its image bends between two points by the angles of the spaces Jf(x)T_x, and that is
+    paid for on top of C-bn-1.
+    """
+    check.assume(_RANKS, True, "not needed: the volumes of Jf are counted")
+    check.assume(_IDENTITY, False, "f is something else")
+    found = points_of(subject, points=6)
+    U = torch.linalg.svd(found.J, full_matrices=False).U
+    L, logs, asked = subject.net.depth, found.log_products, subject.known.get("k")
+    bounds, bends, names, granted = [], [0.0], [], []
+    for k in ranks_to_try(found) if asked is None else [asked]:
+        for i, j in _two(len(U)):
+            if k > min(int(found.ranks[i]), int(found.ranks[j])):
+                continue
+            bends.append(bending_cost(U[i, :, :k], U[j, :, :k]))
+            if bends[-1] <= CURVED:
+                continue
+            bounds.append(k * L + bends[-1] + 2 * float(torch.minimum(logs[i, k - 1], logs[j, k - 1])))
+            names.append(f"{found.name(i)} and {found.name(j)}, k = {k}")
+            # A relative error of s_k turns each of k directions by as much.
+            granted.append((1 + k) * found.log_error)
+    check.assume(_SHAPE, max(bends) > CURVED, f"largest cost of an angle {max(bends):.4g}")
+    total = parameter_norms(subject.net).total
+    check.compare(
+        total,
+        "≥",
+        bounds,
+        tolerance=[rounding(subject.net) + error / max(total, 1e-300) for error in granted],
+        part="two planes that Jf stretches",
+        where=names,
+        assuming=(_SLOPE, _RANKS, _SHAPE),
     )
 
 

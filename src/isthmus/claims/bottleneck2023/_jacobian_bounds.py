@@ -12,7 +12,7 @@ from isthmus.claims._evidence import Points, leaky_random_net, points_of, relu_r
 from isthmus.measures import parameter_norms
 
 
-def _ranks_to_try(found: Points) -> list[int]:
+def ranks_to_try(found: Points) -> list[int]:
     """1, 2, 4, … and the full rank of the Jacobian at the points: the bounds hold for every k up to it."""
     most = int(found.ranks.max()) if len(found.ranks) else 0
     tries = {most} | {2**j for j in range(20) if 2**j <= most}
@@ -83,7 +83,7 @@ def weights_near_isometries(check: Check, subject: Subject) -> None:
     reached = check.assume("k ≤ Rank Jf(x)", _reaches(found.ranks, asked), f"ranks {_span(found.ranks)}")
     lhs, names, pictures = [], [], []
     for row in range(len(found.index) if reached else 0):
-        for k in _ranks_to_try(found) if asked is None else [asked]:
+        for k in ranks_to_try(found) if asked is None else [asked]:
             if k > int(found.ranks[row]):
                 continue
             distances = layer_distances(found, row, k, subject.known.get("Ws"))

@@ -267,8 +267,7 @@ def on_a_manifold(check: Check, subject: Subject, hypothesis: str) -> tuple[Poin
     identity, which is ``hypothesis``, or no tangents are known.
     """
     X, tangents = subject.X, subject.known.get("tangents")
-    scale = max(float((X - X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
-    off = (subject.trace().outputs - X).norm(dim=1) / scale
+    off = off_the_identity(subject)
     if float(off.min()) > NEAR:
         # Before any Jacobian.
         check.assume(hypothesis, False, f"values differ by {float(off.min()):.2g} or more")
@@ -287,6 +286,13 @@ def on_a_manifold(check: Check, subject: Subject, hypothesis: str) -> tuple[Poin
         check.not_applicable("no sample has nearest ones that lie in a k-dimensional plane", cause="network")
     found = found.at(rows)
     return found, T, off[found.index]
+
+
+def off_the_identity(subject: Subject) -> Tensor:
+    """|f(x) − x| by the size of the data, (N,)."""
+    X = subject.X
+    scale = max(float((X - X.mean(0)).square().sum(1).mean().sqrt()), 1e-300)
+    return (subject.trace().outputs - X).norm(dim=1) / scale
 
 
 def local_tangents(X: Tensor, index: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -101,7 +101,7 @@ def weak_balancedness(check: Check, subject: Subject) -> None:
     check.require()
     assert found is not None and subject.ridge
     before, after = norms.layers[:-1], norms.weights[1:]
-    leak = torch.tensor(pulls(subject, subject.trace(), found).leak, dtype=torch.float64)
+    leak = torch.stack([kappa.sum() for kappa in pulls(subject, subject.trace(), found).leak])
     left = found.residual * (norms.total * (before + after)).sqrt() + leak / (2 * subject.ridge)
     granted = rounding(subject.net) + left / torch.maximum(before, after).clamp_min(1e-300)
     check.compare(
