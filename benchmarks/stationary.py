@@ -89,13 +89,11 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     chosen = [t for t in TRAININGS if not options.only or any(word in t.name for word in options.only)]
     chosen = chosen[:1] if options.quick else chosen
-    found = kept(options.out) if options.only else {}
     about = provenance((), quick=options.quick)
-    for training in chosen:
-        found[training.name] = (
-            measured(training, options.seconds, options.checkpoints),
-            {name: about[name] for name in ("date", "commit", "processor")},
-        )
+    origin = {name: about[name] for name in ("date", "commit", "processor")}
+    new = {t.name: (measured(t, options.seconds, options.checkpoints), origin) for t in chosen}
+    # Read last: several of these may run at once.
+    found = (kept(options.out) if options.only else {}) | new
     rows = [found[t.name][0] for t in TRAININGS if t.name in found]
     ended = sum(row["state"] == "stationary" for row in rows)
     higher = sum(row["loss"] > row["flat loss"] for row in rows)

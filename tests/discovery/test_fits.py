@@ -188,3 +188,41 @@ def test_minibatches_never_make_it_worse():
     poor = hourglass()
     better = minibatch_fit(copy.deepcopy(poor), X, Y, 1e-2, 1e-2, scale=1.0, seed=0)
     assert better.cost < float(((poor(X) - Y) ** 2).sum(1).mean().detach())
+
+
+def half_blind():
+    """z = x_0, of which the outputs see the positive part."""
+
+    def chain(*Ws):
+        Ws = [torch.tensor(W, dtype=torch.float64) for W in Ws]
+        return FullyConnected.from_weights(Ws, [torch.zeros(len(W), dtype=torch.float64) for W in Ws], slope=0.0)
+
+    encoder = chain([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], [[1.0, -1.0]])
+    return FullyConnected.joined(encoder, chain([[1.0]], [[1.0], [-2.0]])), gaussian(300, 3, seed=5)
+
+
+def test_coordinates_of_least_size_say_no_more_than_the_outputs():
+    """Outputs that do not respond to negative coordinates: those become one number, the others hardly change."""
+    net, X = half_blind()
+    _, U, least = fits.least_coordinates(net, X)
+    seen = X[:, 0] > 0.1
+    assert float(U[~seen].std()) > 0.5
+    assert float(least[~seen].std()) < 0.1
+    assert float(torch.corrcoef(torch.stack([U[seen, 0], least[seen, 0]]))[0, 1]) > 0.999
+
+
+def test_a_lean_fit_gives_the_same_outputs():
+    net, X = half_blind()
+    Y = net(X).detach()
+    whole = Fit(net, 0.0, 0.1, 1.0, 0.0, "at rest")
+    lean = fits.lean_fit(whole, X, Y, 1e-6, scale=float(Y.square().sum() / len(Y)), seed=0)
+    assert lean is not None and lean.cost < 1e-3
+    with torch.no_grad():
+        z = lean.network.encoder()(X)[:, 0]
+    assert float(z[X[:, 0] < -0.1].std()) < 0.1 * float(z.std())
+    assert lean.network.waist == len(lean.network.dims) - 3
+    # Where the outputs respond to all that the coordinates say there is nothing to do.
+    line = linear_hourglass(gaussian(4, 2, seed=3))
+    same = Fit(line, 0.0, 0.1, 1.0, 0.0, "at rest")
+    X = gaussian(60, 5, seed=4)
+    assert fits.lean_fit(same, X, line(X).detach(), 1e-6, scale=1.0, seed=0) is None

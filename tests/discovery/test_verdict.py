@@ -10,7 +10,14 @@ import pytest
 from isthmus.discovery import _search as verdict
 from isthmus.discovery._profile import standard_error
 from isthmus.discovery._reference import Reference
-from isthmus.discovery._search import Judgement, doubt_surface, judge, needs_closer_look, supports, underfits
+from isthmus.discovery._search import (
+    Judgement,
+    doubt_surface,
+    judge,
+    needs_closer_look,
+    supports,
+    underfits,
+)
 from isthmus.discovery._walk import ROUGH
 from made import level, levels_of, profile_of
 
@@ -28,10 +35,11 @@ def judged(
     rows=200,
     tolerance=verdict.TOLERANCE,
     reference=None,
+    resolution=None,
     **options,
 ):
     levels = levels_of(errors, rows=rows, **options)
-    profile = profile_of(errors, rows=rows, baseline=baseline, tolerance=tolerance, **options)
+    profile = profile_of(errors, rows=rows, baseline=baseline, tolerance=tolerance, resolution=resolution, **options)
     others = [profile_of(one, seed=i + 1) for i, one in enumerate(replicas)]
     constant = baseline * level(1, 1.0, rows=rows).errors
     return judge(profile, levels, others, highest=highest, bound=bound, baseline=constant, reference=reference)
@@ -81,7 +89,7 @@ def doubts(found):
             {"errors": CLEAR, "replicas": ({1: 0.0101, 2: 0.01, 16: 0.01},)},
         ),
         ("only 9 rows or groups", {"errors": CLEAR, "rows": 9}),
-        ("a weak further coordinate", {"errors": {1: 0.3, 2: 0.011, 3: 0.01, 16: 0.01}}),
+        ("a weak further coordinate", {"errors": {1: 0.3, 2: 0.011, 3: 0.01, 16: 0.01}, "resolution": 5e-4}),
         ("the network underfits", {"errors": {1: 0.9, 2: 0.1, 16: 0.1}, "reference": Reference(0.05, "a forest", {})}),
     ],
 )
@@ -104,6 +112,9 @@ def test_what_is_no_doubt():
     # A better fit through more coordinates than the theorem allows.
     weak = {1: 0.3, 2: 0.011, 3: 0.01, 16: 0.01}
     assert judged(weak, replicas=(weak,), highest=2, bound=2).verdict == "determined"
+    # One that gains less than half the resolution.
+    assert judged(weak, replicas=(weak,), resolution=5e-4).verdict == "undetermined"
+    assert judged(weak, replicas=(weak,), resolution=1e-3).verdict == "determined"
     # A reference that predicts better than the networks, but not by much.
     assert judged(CLEAR, reference=Reference(0.0099, "a forest", {})).verdict == "determined"
 
@@ -132,10 +143,10 @@ def test_thresholds_from_both_sides():
         errors = {1: best + factor * slack, 2: best, 16: best}
         found = judged(errors, replicas=(), spread=1e-3)
         assert (found.rank, found.verdict) == (2, wanted)
-    # Through one more the error may be lower by a share of it.
+    # Through one more the error may be lower by a share of it, and by half the resolution.
     for factor, wanted in ((1.02, "undetermined"), (0.98, "determined")):
-        errors = {1: 0.3, 2: 0.01 / (1 - factor * verdict.MARGINAL), 3: 0.01, 16: 0.01}
-        found = judged(errors, replicas=(), spread=1e-3)
+        errors = {1: 0.3, 2: (0.01 + factor * 2.5e-4) / (1 - factor * verdict.MARGINAL), 3: 0.01, 16: 0.01}
+        found = judged(errors, replicas=(), spread=1e-3, resolution=5e-4)
         assert (found.rank, found.verdict) == (2, wanted)
     for share, wanted in ((0.91, "undetermined"), (0.89, "determined")):
         errors = {1: 0.9 * share / 0.91, 2: 0.9 * share / 0.91, 16: 0.9 * share / 0.91}
@@ -193,13 +204,13 @@ def test_where_errors_are_approximations():
     # That further ones ease the fit a little is no doubt there.
     errors = {1: 0.5, 2: 0.022, 3: 0.02, 16: 0.02}
     assert judged(errors, tolerance=ROUGH, replicas=(errors,)).verdict == "determined"
-    assert judged(errors, replicas=(errors,)).verdict == "undetermined"
+    assert judged(errors, replicas=(errors,), resolution=1e-3).verdict == "undetermined"
 
 
 def test_a_gain_by_chance_is_none():
     errors = {1: 0.3, 2: 0.011, 3: 0.01, 16: 0.01}
     for spread, count in ((0.2, 1), (60.0, 0)):
-        levels, profile = levels_of(errors, spread=spread), profile_of(errors, spread=spread)
+        levels, profile = levels_of(errors, spread=spread), profile_of(errors, spread=spread, resolution=5e-4)
         assert len(verdict._one_more(profile, levels, 2)) == count
     rng = np.random.default_rng(0)
     # A little more than three standard errors: rare by chance in one look, not in one of twenty.

@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isthmus
 from isthmus import BottleneckAutoencoder, ConvergenceWarning, FullyConnected, IsthmusError, train
-from isthmus.estimators._autoencoder import _from_parts, _to_parts
+from isthmus.estimators._autoencoder import _from_parts, _to_parts, directions_kept
 from isthmus.measures import distance_to_data
 from isthmus.objective import constant_cost
 from isthmus.problems import noisy_curve, noisy_surface
@@ -68,6 +68,9 @@ def test_a_curve_is_one_variable(fitted, curve):
     assert fitted.discovery_.sentence.startswith("1 variable describes the 2 columns")
     assert "further coordinates would explain" in " ".join(fitted.reasons_)
     assert fitted.reasons_[-1] == "local dimension 1 (rank of the Jacobian)"
+    # λ is what need not be explained; the ridge is smaller.
+    profile = fitted.rank_profile_
+    assert (profile.resolution, profile.strength) == pytest.approx((0.01, 0.001))
     X = pd.DataFrame(curve.X, columns=["a", "b"])
     Z = fitted.transform(X)
     assert Z.shape == (300, 1)
@@ -211,6 +214,21 @@ def test_closed_surfaces_are_told_from_their_jacobian(name, rank, dimension):
     assert "(rank of the Jacobian)" in model.reasons_[-1]
     noisy = data.clean + 0.05 * np.random.default_rng(7).standard_normal(data.clean.shape)
     assert data.distance(noisy).mean() > 3 * data.distance(model.reconstruct(noisy)).mean()
+
+
+@pytest.mark.parametrize(
+    ("values", "count", "clear"),
+    [
+        ([1.03, 0.99, 0.13], 2, True),
+        ([1.0, 0.51], 2, True),
+        ([1.0, 0.49], 1, False),
+        ([1.0, 0.32], 1, False),
+        ([1.0, 0.31], 1, True),
+        ([0.0, 0.0], 1, True),
+    ],
+)
+def test_directions_that_a_projection_keeps(values, count, clear):
+    assert directions_kept(torch.tensor(values, dtype=torch.float64)) == (count, clear)
 
 
 def test_known_projections():

@@ -10,7 +10,10 @@ from isthmus import FullyConnected, LeakyResNet
 from isthmus.networks._network import hooks_of
 from isthmus.training import Phase, minimise
 from isthmus.training._coupled import CoupledMetric
+from isthmus.training._newton import Newton
+from isthmus.training._objective import Stack
 from isthmus.training._phases import MOST_PARAMETERS
+from isthmus.training._requests import drive
 from tools import assert_close, gaussian, generator
 
 RIDGE = 0.02
@@ -90,12 +93,13 @@ def large():
     return FullyConnected([4, 70, 70, 3], generator=generator(5)).double()
 
 
-def test_large_networks_go_on_to_the_same_bits(tmp_path):
+@pytest.mark.parametrize("pull", [0.0, 10.0], ids=["free", "held"])
+def test_large_networks_go_on_to_the_same_bits(pull, tmp_path):
     X = gaussian(60, 4)
     Y = torch.relu(X[:, :3])
-    plan = [Phase("lbfgs", 10), Phase("newton", 14, band=0.01, moved=True, precision="double")]
+    plan = [Phase("lbfgs", 10), Phase("newton", 60, band=0.01, moved=True, precision="double", pull=pull)]
     whole = minimise(large(), X, Y, ridge=RIDGE, phases=plan)
-    for step in (11, 17):
+    for step in (11, 17, 69):
         options = {"ridge": RIDGE, "phases": plan, "checkpoint": tmp_path / str(step)}
         stopped = minimise(large(), X, Y, callbacks=[lambda event, step=step: event.step == step], **options)
         assert stopped.state == "interrupted" and stopped.steps == step
@@ -103,6 +107,48 @@ def test_large_networks_go_on_to_the_same_bits(tmp_path):
         assert resumed.steps == whole.steps
         for ours, theirs in zip(resumed.network.parameters(), whole.network.parameters()):
             assert torch.equal(ours, theirs)
+
+
+def test_held_parameters_move_on_once_the_gradient_is_small_beside_what_holds_them():
+    X, ridge, net = gaussian(60, 4), 1e-3, large()
+    Y = torch.relu(X[:, :3])
+    minimise(net, X, Y, ridge=ridge, phases=[Phase("lbfgs", 100)])
+    phase = Phase("newton", 120, band=1e-3, moved=True, pull=10.0, memory=60, precision="double")
+    objective = Stack([net], [X], [Y], "mse").objectives[0]
+    moves = 0
+    with objective.attached(), torch.no_grad():
+        objective.set_rounding(objective.roundings(1e-3))
+        before = float(objective(ridge).gradient.norm())
+        optimiser = Newton(phase, objective.theta, net.metric("mse"), generator())
+        for step in range(phase.steps):
+            value = drive([optimiser.step(objective, step, ridge)])[0]
+            numbers, centre = optimiser.numbers, optimiser.centre
+            assert centre is not None
+            if numbers["due"]:
+                held = 2.0 * ridge * numbers["pull"] * float((objective.theta - centre).norm())
+                assert float(value.gradient.norm()) <= 1.3 * held
+                moves += 1
+        # What is returned is the loss itself, and a stationary point of it is near.
+        objective.hold(None)
+        free = objective(ridge)
+        assert_close(value.loss, free.loss)
+        assert_close(value.gradient, free.gradient)
+        assert moves >= 3 and float(free.gradient.norm()) < 0.1 * before
+
+
+def test_what_holds_is_added_to_the_loss_and_taken_away_again():
+    X, net = gaussian(20, 4), large()
+    objective = Stack([net], [X], [torch.relu(X[:, :3])], "mse").objectives[0]
+    with objective.attached(), torch.no_grad():
+        free, centre = objective(RIDGE), objective.theta + gaussian(len(objective.theta))
+        objective.hold(centre, 0.3)
+        held, away = objective(RIDGE), objective.theta - centre
+        assert_close(held.loss, free.loss + 0.15 * float(away @ away))
+        assert_close(held.gradient, free.gradient + 0.3 * away)
+        released = objective.released(held, RIDGE)
+        assert_close(released.loss, free.loss)
+        assert_close(released.gradient, free.gradient)
+        assert_close(held.at_ridge(0.0, objective.theta).gradient, held.gradient - 2 * RIDGE * objective.theta)
 
 
 @pytest.mark.parametrize("make", [large, lambda: LeakyResNet(4, 3, 40, 5, generator=generator(5)).double()])

@@ -31,6 +31,9 @@ from isthmus.discovery._task import Data, RankTask, make_task
 from isthmus.discovery._walk import TOLERANCE, Context, Stages, identity_of, in_parallel
 from isthmus.networks._direct import use_threads
 
+#: Share of an autoencoder's resolution that is the λ of its ridge: maps then lack much less than what is left out.
+FAITHFUL = 0.1
+
 #: Training rows from which on several processes pay.
 MANY = 500
 
@@ -140,9 +143,13 @@ def discover(
     # One thread in each process: the answer does not depend on how many there are, and nothing waits for a barrier.
     reporting = shown(progress)(total_steps(chosen, highest), who)
     with reporting as bar, use_threads(1), threadpool_limits(1), stages.awaited():
-        strength = STRENGTH if task.autoencoder and chosen.resolution == "auto" else chosen.strength
+        strength, finest = chosen.strength, 0.0
+        if task.autoencoder:
+            # Held-out rows can choose no ridge: a wide network reproduces them, noise and all.
+            finest = STRENGTH if chosen.resolution == "auto" else strength
+            strength = FAITHFUL * finest
         context = Context(data, chosen, stages, bar, chosen.depth, strength, chosen.seed, smooth=chosen.smooth)
-        context = dataclasses.replace(context, n_jobs=_processes(n_jobs, len(data.X)))
+        context = dataclasses.replace(context, finest=finest, n_jobs=_processes(n_jobs, len(data.X)))
         wide, reference = None, None
         if chosen.resolution == "auto" and not task.autoencoder:
             # In another process it takes no time, and its imports are done when they are needed.

@@ -32,8 +32,11 @@ ROWS = 1000
 FEWER_ROWS, OFTEN = 300, 0.9
 
 
-def local_dimension(net: FullyConnected, data: Data) -> float:
-    """TwoNN dimension of the cloud of coordinates, one row of each group; NaN where there are too few to say."""
+def local_dimension(net: FullyConnected, data: Data, errors: float = 0.0) -> float:
+    """TwoNN dimension of the cloud of coordinates, one row of each group; NaN where there are too few to say.
+
+    So many standard ``errors`` are added.
+    """
     X = data.X
     if data.origins is not None:
         # Rows of one trajectory are each other's neighbours, along a line.
@@ -41,17 +44,18 @@ def local_dimension(net: FullyConnected, data: Data) -> float:
     if len(X) < FEWEST_POINTS:
         return math.nan
     with torch.no_grad():
-        return two_nn(net.encoder().double()(X[:: max(1, -(-len(X) // ROWS))].double())).dimension
+        found = two_nn(net.encoder().double()(X[:: max(1, -(-len(X) // ROWS))].double()))
+    return found.dimension + errors * found.standard_error
 
 
-def surface_dimension(net: FullyConnected, data: Data) -> float:
-    """Dimension of the surface that the outputs follow; NaN where there are too few rows to say.
+def surface_dimension(net: FullyConnected, data: Data, errors: float = 0.0) -> float:
+    """Dimension of the surface that the outputs follow, as :func:`local_dimension`.
 
     The cloud of coordinates may be thicker than that: what the decoder ignores, such as the distance from the centre
     of a circle, may pass the waist. Then the directions in which the outputs move near one x are fewer than TwoNN says.
     They are counted where they are many, since a coordinate need not act everywhere.
     """
-    cloud = local_dimension(net, data)
+    cloud = local_dimension(net, data, errors)
     if math.isnan(cloud):
         return cloud
     X = data.X[:: max(1, -(-len(data.X) // FEWER_ROWS))].double()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from isthmus.discovery._fits import Fit, minibatch_fit, quasi_newton_fit, weigh
+from isthmus.discovery._fits import Fit, lean_fit, minibatch_fit, quasi_newton_fit, weigh
 from isthmus.discovery._maps import ConstantMap, Sensitivity, finish, sensitivity
 from isthmus.discovery._result import Discovery
 from isthmus.discovery._task import RankTask, Scaling
@@ -66,8 +66,13 @@ def finish_fit(task: RankTask, inputs: Scaling, outputs: Scaling, context: Conte
     def last() -> Fit:
         net = copy.deepcopy(chosen.fit.network)
         if few:
-            return quasi_newton_fit(net, A, B, ridge, steps=each, **of)
-        return minibatch_fit(net, A, B, ridge, settings.learning_rate, **of)
+            fit = quasi_newton_fit(net, A, B, ridge, steps=each, **of)
+        else:
+            fit = minibatch_fit(net, A, B, ridge, settings.learning_rate, **of)
+        # Logits that no longer move may still be far from those of other classes.
+        lean = None if data.loss != "mse" else lean_fit(fit, A, B, ridge, scale=data.variance, seed=context.seed)
+        # Of two descriptions of the same outputs the one that says less.
+        return lean if lean is not None and lean.cost - fit.cost <= context.slack(fit.cost) else fit
 
     found = stages.get("final", last)
     if not few:

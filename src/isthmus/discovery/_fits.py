@@ -27,6 +27,16 @@ AXES = 2000
 #: Rows of a mini-batch.
 BATCH = 1024
 
+#: What a coordinate's size weighs beside what it moves at the outputs, Newton steps to the coordinates of least size,
+#: and the share of their variance from which on something is left out.
+SIZE, NEWTON_STEPS, EXCESS = 0.01, 20, 0.005
+
+#: The least share of what moves the outputs that a coordinate must have: of one that has stopped there is no size.
+MOVING = 1e-6
+
+#: The network that learns them: its hidden layers, quasi-Newton steps, ridge and rows; steps of the decoder behind it.
+LEAN_WIDTHS, LEAN_STEPS, LEAN_RIDGE, LEAN_ROWS, DECODER_STEPS = (48, 48), 200, 1e-6, 1500, 30
+
 #: Quasi-Newton steps over which a fit must have come to rest, the relative decrease of the loss that is rest, and how
 #: many times its steps a fit may take to get there.
 REST_STEPS, REST, PATIENCE = 20, 0.03, 2.5
@@ -264,3 +274,74 @@ def minibatch_fit(
     if not result.loss < start.loss:
         net, result = before, start
     return Fit(net, result.cost / scale, result.loss / scale, result.norm, 0.0, "at rest")
+
+
+def least_coordinates(net: FullyConnected, X: Tensor) -> tuple[Coordinates, Tensor, Tensor]:
+    """The coordinates of each row, and those of least size that give about the same outputs.
+
+    u* = argmin_v ‖h(v) − h(u)‖² + SIZE·Σ_j w_j v_j², with u the uncorrelated coordinates of unit variance and w_j their
+    weights. Along what the outputs do not respond to, the second term decides: u* is a function of h(u) there, while u
+    need not be one. By Levenberg–Marquardt steps, in each row for itself.
+
+    Returns
+    -------
+    Coordinates, Tensor (N, k), Tensor (N, k)
+    """
+    found = weigh(net, X)
+    decoder = net.decoder().double()
+
+    def moved(V: Tensor) -> Tensor:
+        return found.mean + V @ found.out_of.mT
+
+    with torch.no_grad():
+        U = (net.encoder().double()(X.double()) - found.mean) @ found.into.mT
+        F, weights = decoder(moved(U)), SIZE * found.weights
+        V, damping = U.clone(), torch.full((len(U), 1), 1e-3, dtype=U.dtype)
+
+        def amounts(V: Tensor) -> Tensor:
+            return ((decoder(moved(V)) - F) ** 2).sum(1, keepdim=True) + (weights * V**2).sum(1, keepdim=True)
+
+        amount, typical = amounts(V), found.weights.clamp_min(1e-12 * float(found.weights[0]) + 1e-300)
+        for _ in range(NEWTON_STEPS):
+            J = jacobian(decoder, moved(V)) @ found.out_of
+            slope = torch.einsum("noi,no->ni", J, decoder(moved(V)) - F) + weights * V
+            curvature = J.mT @ J + torch.diag_embed(weights + damping * typical)
+            trial = V - torch.linalg.solve(curvature, slope)
+            tried = amounts(trial)
+            better = tried < amount
+            V, amount = torch.where(better, trial, V), torch.where(better, tried, amount)
+            damping = torch.where(better, damping / 4.0, damping * 8.0).clamp(1e-9, 1e9)
+    return found, U, V
+
+
+def lean_fit(fit: Fit, X: Tensor, Y: Tensor, ridge: float, *, scale: float, seed: int) -> Fit | None:
+    """The same outputs through coordinates that say nothing else; None where they say nothing else already.
+
+    A smooth coordinate goes on where the outputs no longer respond to it. The coordinates of least size are a function
+    q of the coordinates alone: a small network learns it and becomes the end of the encoder.
+    """
+    rows = slice(None, None, max(1, -(-len(X) // LEAN_ROWS)))
+    found, U, V = least_coordinates(fit.network, X[rows])
+    # A common factor leaves nothing out.
+    left = V - U * ((U * V).mean(0) / (U**2).mean(0))
+    usable = bool(torch.isfinite(V).all()) and float(found.shares.min()) > MOVING
+    if not usable or not bool(((left**2).mean(0) > EXCESS * (V**2).mean(0)).any()):
+        return None
+    net, k = fit.network, V.shape[1]
+    family = type(net)
+    q = family([k, *LEAN_WIDTHS, k], bias=net.bias, dtype=V.dtype, generator=torch.Generator().manual_seed(seed))
+    _train(q, U, V, LEAN_RIDGE, [Phase("lbfgs", LEAN_STEPS)], seed)
+    # In the measure of the waist, in which the decoder has the least norm: z ↦ mean + out_of·q(into·(z − mean)).
+    Ws, bs = [W.detach() for W in q.Ws], [b.detach() for b in q.bs]
+    Ws[0], bs[0] = Ws[0] @ found.into, bs[0] - Ws[0] @ found.into @ found.mean / net.bias
+    Ws[-1], bs[-1] = found.out_of @ Ws[-1], found.out_of @ bs[-1] + found.mean / net.bias
+    q = family.from_weights(Ws, bs, slope=q.slopes, bias=net.bias).to(X.dtype)
+    encoder, decoder = family.joined(net.encoder(), q).merged(), net.decoder()
+    with torch.no_grad():
+        Z = encoder(X)
+    # Sizes weigh a little everywhere: the decoder makes up for it.
+    result = _train(decoder, Z, Y, ridge, [Phase("lbfgs", DECODER_STEPS)], seed)
+    whole = family.joined(encoder, decoder)
+    norm = float(sum(p.detach().double().square().sum() for p in whole.parameters()))
+    cost = result.cost / scale
+    return Fit(whole, cost, cost + ridge * norm / scale, norm, fit.rest, fit.state)

@@ -113,7 +113,9 @@ def search_rank(
         )
         network = _level(levels, judgement.rank).fit.network
         below = _level_or_none(levels, judgement.rank - 1)
-        torn = math.inf if below is None else below.error
+        # A closed surface is one that clearly does not fill its coordinates.
+        most = surface_dimension(network, data, SURE)
+        torn = math.inf if below is None or most >= FILLED * judgement.rank else below.error
         judgement = doubt_surface(judgement, surface_dimension(network, data), flattening(network, data), torn)
     return Found(judgement, levels, profile, tuple(others), _level(levels, judgement.rank))
 
@@ -357,7 +359,7 @@ CLEAR_RATIO = 2.0
 #: Where it is not, errors that exceed the best by less than this factor need no closer look.
 NOTABLE = 1.25
 
-#: One coordinate more may lower the error by this share beyond chance without raising a doubt.
+#: One coordinate more may lower the error by this share beyond chance, and half the resolution, and raise no doubt.
 MARGINAL = 0.05
 
 #: Times the error of the reference from which on a network has not learned what can be learned.
@@ -368,6 +370,9 @@ LOOKS = 4
 
 #: A cloud of k coordinates with more than this share of k dimensions fills them: TwoNN counts too few of many.
 FILLED = 0.8
+
+#: Standard errors by which the dimension must be less for a surface that may be closed: once in twenty by chance.
+SURE = 1.64
 
 #: What has less is a surface; a closed one has to be torn to pass through one coordinate less, so that the rows beside
 #: the tear are far off: the error is then at least this share of a constant's.
@@ -435,9 +440,10 @@ def _clearly_apart(profile: RankProfile, k: int) -> bool:
     return before * after >= CLEAR_RATIO * at**2
 
 
-def _gains(here: Level, more: Level, looks: int) -> bool:
+def _gains(here: Level, more: Level, looks: int, beside: float = 0.0) -> bool:
     """Whether a network through more coordinates predicts better, beyond chance and by more than is marginal."""
-    return here.error - more.error > MARGINAL * here.error and _worse(here.errors, more.errors, looks)
+    marginal = MARGINAL * here.error + beside
+    return here.error - more.error > marginal and _worse(here.errors, more.errors, looks)
 
 
 def judge(
@@ -588,7 +594,8 @@ def _one_more(profile: RankProfile, levels: Sequence[Level], k: int) -> list[str
     """A doubt where a network through more coordinates predicts better beyond chance, though within the slack."""
     here = next(level for level in levels if level.rank == k)
     above = [level for level in levels if level.rank > k]
-    gains = [more for more in above if _gains(here, more, len(above))]
+    # What explains less than the resolution is not asked for; half of it is what errors that count as equal differ by.
+    gains = [more for more in above if _gains(here, more, len(above), 0.5 * profile.resolution)]
     if not gains or profile.tolerance > TOLERANCE:
         return []
     best = min(gains, key=lambda level: level.error)

@@ -17,10 +17,13 @@ from isthmus._cite import cites
 from isthmus._settings import Settings
 from isthmus.estimators._base import Array, Bottleneck, put_together, take_apart
 from isthmus.files import register
-from isthmus.measures import Denoising, denoising, jacobian, read_spectrum
+from isthmus.measures import Denoising, denoising, jacobian
 
 #: Rows whose Jacobians are held at once.
 ROWS = 256
+
+#: Shares of the energy of noise along a direction: with more it is kept, with less undone; between is neither.
+KEPT, UNDONE = 0.25, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +59,7 @@ class BottleneckAutoencoder(Bottleneck):
     resolution : "auto" or float, default "auto"
         A coordinate must explain at least about this share of the variance, 0.01 by default. Noise can be described
         too, by coordinates of its own: what is below the resolution is left out, so raise it above the noise's share.
+        Networks are trained with a ridge of a tenth of it, so that what is above is hardly shrunk.
     units : {"auto", "own", "common"}, default "auto"
         Columns divided by their own standard deviation (here also with "auto"), or all by one number: for columns of
         one unit (pixels).
@@ -191,9 +195,7 @@ class BottleneckAutoencoder(Bottleneck):
             J = self._jacobian(self.discovery_.decode(rows)) * self._scaling()[1] / self._scaling()[1][:, None]
             # At the reconstructions: they are on the surface, and known from the coordinates alone.
             s = torch.linalg.svdvals(torch.from_numpy(J)).median(0).values[: self.rank_]
-            found = read_spectrum(s, eps=1e-6)
-            self.dimension_ = max(1, found.count)
-            clear = found.status == "clear" or bool(s[-1] > 0.5 * s[0])
+            self.dimension_, clear = directions_kept(s)
             cloud = {item.name: item for item in self.discovery_.evidence}.get("TwoNN on the coordinates")
             if not clear and cloud is not None and cloud.rank is not None and cloud.rank <= self.rank_:
                 # A direction that is half undone is neither there nor not; the cloud of coordinates knows.
@@ -286,6 +288,16 @@ class BottleneckAutoencoder(Bottleneck):
         size = torch.from_numpy(np.sqrt((self._jacobian(X) ** 2).sum(axis=(1, 2))))
         # The zero map is a projection too.
         return AutoencoderDenoising(**vars(found), relative=found.projection / size.clamp_min(1e-300))
+
+
+def directions_kept(s: Tensor) -> tuple[int, bool]:
+    """Directions that a map near a projection keeps, at least one, and whether each is either kept or undone.
+
+    The singular values of a projection are 0 or 1. A smooth network undoes noise off a closed surface only in part:
+    what counts is the share s² of its energy that is left, relative to the first direction's.
+    """
+    energy = (s / s[0].clamp_min(1e-300)) ** 2
+    return max(1, int((energy > KEPT).sum())), not bool(((energy > UNDONE) & (energy <= KEPT)).any())
 
 
 def _to_parts(model: BottleneckAutoencoder) -> tuple[dict[str, Any], dict[str, Tensor]]:

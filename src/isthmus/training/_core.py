@@ -315,6 +315,7 @@ class _Training:
             if stopped is not None and stopped[0] == "diverged":
                 return stopped
             self.save(objective, optimiser)
+            objective.hold(None)
             done = rounds and phase.moved and not stopped and self.at_kinks(objective)
         except BaseException:
             # It may have come between two halves of a step.
@@ -323,6 +324,7 @@ class _Training:
                 optimiser.abandon(objective)
             raise
         finally:
+            objective.hold(None)
             objective.set_rounding(())
         self.stalled = phase.method in ("lbfgs", "newton") and optimiser.finished
         if phase.finishing:
@@ -352,6 +354,8 @@ class _Training:
             ridge = self.ridge * phase.ridge_factor(self.inside)
             before = None if newton else spare.copy_(objective.theta)
             value = yield from optimiser.step(objective, self.inside, ridge)
+            if phase.finishing:
+                self.rounded = objective.rounded  # parabolas may have been moved
             if self.exploded(value, ridge, newton):
                 return self.diverged(objective, value)
             # What was evaluated and found finite: the point before the move, except for quasi-Newton steps.
@@ -441,7 +445,8 @@ class _Training:
         """Whether L-BFGS has come to the minimum of the loss with rounded kinks, or no longer comes nearer."""
         force = 2.0 * ridge * math.sqrt(value.norm)
         # Where the kinks themselves are to be met, what is left of the gradient is all of the residual.
-        share = 0.2 if self.plan[self.phase].moved else 1.0
+        phase = self.plan[self.phase]
+        share = (0.5 if phase.pull else 0.2) if phase.moved else 1.0
         if float(value.gradient.norm()) <= share * STATIONARY * force:
             return True
         losses = recent(self.history, WINDOW)

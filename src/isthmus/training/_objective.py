@@ -59,6 +59,9 @@ class Objective:
         self.direct: Direct | None = None
         #: What stands in the place of the kinks of each activation that has some; none: the kinks.
         self.rounded: tuple[Rounding, ...] = ()
+        #: Where θ is held, and by how much: ½·pull·‖θ − centre‖² is part of the cost.
+        self.centre: Tensor | None = None
+        self.pull = 0.0
         self.evaluations = 0
 
     def set_rounding(self, rounded: Sequence[Rounding]) -> None:
@@ -66,6 +69,19 @@ class Objective:
         self.rounded = tuple(rounded)
         if self.direct is not None:
             self.direct.set_rounding(self.rounded)
+
+    def hold(self, centre: Tensor | None, pull: float = 0.0) -> None:
+        """From now on ½·pull·‖θ − centre‖² is part of the cost; without a centre nothing is."""
+        self.centre, self.pull = centre, pull
+
+    def released(self, value: Value, ridge: float) -> Value:
+        """The value at ``theta`` without what holds θ."""
+        if self.centre is None:
+            return value
+        away = self.theta - self.centre
+        own = value.cost_gradient.sub(away, alpha=self.pull)
+        cost = value.cost - 0.5 * self.pull * float(away @ away)
+        return Value(ridge, cost, value.norm, own.add(self.theta, alpha=2.0 * ridge), own)
 
     def roundings(self, share: float) -> tuple[Rounding, ...]:
         """Half-widths that are this share of the root mean square of what each activation is applied to.
@@ -118,6 +134,10 @@ class Objective:
         self.evaluations += 1
         norm = float(self.theta @ self.theta)
         own = self.buffer if fleeting else self.buffer.clone()
+        if self.centre is not None:
+            away = self.theta - self.centre
+            total += 0.5 * self.pull * float(away @ away)
+            own.add_(away, alpha=self.pull)
         gradient = torch.add(own, self.theta, alpha=2.0 * ridge, out=self.spare if fleeting else None)
         return Value(ridge, total, norm, gradient, own)
 
@@ -213,8 +233,9 @@ class Stack:
         own = gradients if kept else gradients.clone()
         factors = theta.new_tensor([2.0 * ridge for ridge in ridges])[:, None]
         gradient = torch.addcmul(own, theta, factors, out=self.spare if kept else None)
-        # Not as a batch of products of vectors: that sums one term after the other, five times as slow and less exact.
-        sums, norms = gradient.sum(1).tolist(), theta.square().sum(1).tolist()
+        # Not as a batch of products of vectors: that sums one term after the other, ten times as slow and less exact.
+        norms = torch.stack([row @ row for row in theta.unbind()]).tolist()
+        sums = gradient.sum(1).tolist()
         found = zip(ridges, costs, norms, gradient.unbind(), own.unbind(), sums)
         for one in chosen:
             one.evaluations += 1

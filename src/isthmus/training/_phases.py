@@ -21,11 +21,14 @@ STRUCTURE_SHARE = 0.02
 BANDS = ((0.03, 300), (0.01, 500), (0.003, 2000))
 
 #: Parameters in effect up to which Hessians are computed.
-MOST_PARAMETERS = 5000
+MOST_PARAMETERS = 3000
 
-#: Of the last band, whose parabolas are moved: half-width, L-BFGS steps after each move, pairs remembered. Networks
-#: with more parameters have the second: their steps do not start from a Hessian, and need more memory.
-MOVED, MOVED_OF_MANY = (0.001, 500, 40), (0.0001, 1000, 100)
+#: Of the last band, whose parabolas are moved: half-width, L-BFGS steps, pairs remembered. Networks with more
+#: parameters have the second: their steps do not start from a Hessian.
+MOVED, MOVED_OF_MANY = (0.001, 500, 40), (0.001, 1000, 60)
+
+#: How tightly the parameters of the second are held, in terms of the ridge.
+PULL = 10.0
 
 #: How often they are moved at most.
 MOVES = 24
@@ -44,7 +47,7 @@ class Phase:
         the loss rises; ``"lbfgs"`` has a line search, no learning rate, and stops when converged; ``"narrow"`` removes
         the weakest dimension of the middle layer, polishes, and keeps that if the loss is lower; ``"scale"`` multiplies
         all parameters by one number ≤ 1 so that the cost is at most twice that of a constant; ``"newton"`` is L-BFGS on
-        the loss with rounded kinks that starts from its Hessian where at most 5000 parameters are in effect, else from
+        the loss with rounded kinks that starts from its Hessian where at most 3000 parameters are in effect, else from
         a metric that couples the layers of a fully connected network or a leaky ResNet.
     steps : int
         At most this many.
@@ -72,6 +75,9 @@ class Phase:
     moved : bool
         Whether these parabolas begin where entries have their slopes at that moment, so that kinks are met exactly at
         the end, however wide the band: a step of the method of multipliers.
+    pull : float ≥ 0
+        Above 0, ``"newton"`` holds the parameters where they are by so many times the force of the ridge, until that
+        has a minimum nearby; then there, and with the parabolas moved, again: the proximal method of multipliers.
     precision : {"module", "double"}
         ``"double"`` runs the phase in float64 whatever the module's dtype.
     """
@@ -90,6 +96,7 @@ class Phase:
     attempt: int = 60
     band: float = 0.0
     moved: bool = False
+    pull: float = 0.0
     precision: str = "module"
 
     def __post_init__(self) -> None:
@@ -104,6 +111,9 @@ class Phase:
         check_number(who, "momentum", self.momentum, low=0.0, high=1.0)
         check_integer(who, "attempt", self.attempt, low=1)
         check_number(who, "band", self.band, low=0.0, high=1.0)
+        check_number(who, "pull", self.pull, low=0.0)
+        if self.pull and not (self.method == "newton" and self.moved):
+            fail(who, "`pull` needs the method 'newton' and `moved`", repr(self.method), "Pass both, or no pull.")
         if (self.band > 0.0) != (self.method == "newton") and self.method != "lbfgs":
             got, do = f"band={self.band:g} for {self.method!r}", "Pass e.g. Phase('newton', 100, band=1e-3)."
             fail(who, "`band` must be given for 'newton', and else only for 'lbfgs'", got, do)
@@ -211,11 +221,10 @@ def finishing_plan(parameters: int = 0) -> list[Phase]:
 
     Kinks are what quasi-Newton steps founder on: with a parabola in their place they walk the valley to its end, and
     the next band begins there. In the last band the parabolas are moved, entry by entry, to where their slopes are:
-    then the minimum comes to lie on the kinks. There the steps start from the Hessian; of a network with more than 5000
-    ``parameters`` from a metric that couples its layers, in a narrower band.
+    then the minimum comes to lie on the kinks. There the steps start from the Hessian; of a network with more than 3000
+    ``parameters`` from a metric that couples its layers, and its parameters are held.
     """
-    band, steps, memory = MOVED if parameters <= MOST_PARAMETERS else MOVED_OF_MANY
-    return [
-        *(Phase("lbfgs", steps, band=band, precision="double", memory=40) for band, steps in BANDS),
-        *(Phase("newton", steps, band=band, moved=True, precision="double", memory=memory) for _ in range(MOVES)),
-    ]
+    few = parameters <= MOST_PARAMETERS
+    (band, steps, memory), pull = (MOVED, 0.0) if few else (MOVED_OF_MANY, PULL)
+    last = Phase("newton", steps, band=band, moved=True, precision="double", memory=memory, pull=pull)
+    return [*(Phase("lbfgs", n, band=h, precision="double", memory=40) for h, n in BANDS), *[last] * MOVES]
