@@ -5,7 +5,7 @@
 
 Each network is built from its configuration with random weights, in a process of its own. The seconds are those of
 ``isthmus.diagnose(module, X)``; the memory is the peak of the process above what it had with the network and its data
-in it. `transformers` builds all but the U-Net.
+in it. `transformers` builds all but the U-Net. With ``--only`` the other networks of an ``--out`` that is there stay.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ COLUMNS = (
     "samples",
     "of",
     "reduced",
+    "threads",
+    "commit",
 )
 
 
@@ -65,6 +67,8 @@ def run(name: str, threads: int, samples: int | None) -> dict[str, Any]:
         "samples": found.samples,
         "of": len(next(iter(X.values())) if isinstance(X, dict) else X),
         "reduced": len(found.left_out),
+        "threads": threads,
+        "commit": (found.provenance.get("commit") or "")[:7] or None,
         "left out": list(found.left_out),
         "cost": [part.to_dict() for part in found.cost],
         "notes": list(found.notes),
@@ -106,6 +110,10 @@ def main() -> int:
     if version("transformers") == "absent":
         names = [name for name in names if name == "U-Net"]
     rows = [alone(name, options.threads, 4 if options.quick else options.samples) for name in names]
+    if options.only and options.out and options.out.exists():
+        before = json.loads(options.out.read_text(encoding="utf-8"))["details"]
+        rows += [row for row in before if row["network"] not in names]
+        rows.sort(key=lambda row: [*NETWORKS].index(row["network"]))
     judged = [] if options.quick else gates(rows)
     met = sum(gate.met for gate in judged)
     report(

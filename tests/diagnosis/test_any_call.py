@@ -169,7 +169,7 @@ def test_what_the_budget_left_out_is_said():
     X = gaussian(2000, 12, dtype=torch.float32)
     whole = diagnose(net, X)
     assert whole.left_out == () and {part.state for part in whole.cost} == {"complete"}
-    assert [part.name for part in whole.cost] == ["representations", "passage", "weights", "jacobians"]
+    assert [part.name for part in whole.cost] == ["representations", "passage", "weights", "jacobians", "NTK"]
     hurried = diagnose(net, X, budget=1e-6)
     states = {part.name: part.state for part in hurried.cost}
     assert states["jacobians"] == "left out" and states["representations"] == "reduced"

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from architectures import ARCHITECTURES
+from coverage_of_intervals import possible
 from isthmus.diagnosis import Diagnosis, diagnose
 from isthmus.diagnosis._capture import OutputPlace, survey
 from isthmus.diagnosis._effective import Points, _owners, effective_dimension, points_of
+from isthmus.diagnosis._estimates import mean_of
 from isthmus.diagnosis._fresh import fresh_copy
 from isthmus.diagnosis._observe import StreamedSpectrum, as_rows
 from isthmus.diagnosis._projected import Held, directions_of, rank_of
@@ -42,40 +44,89 @@ NETS = {
 }
 
 
-def coverage(name: str, samples: int, draws: int, population: int = 40_000) -> tuple[float, float, float]:
-    """Shares of draws whose intervals hold the number of the population, and the mean estimate over it."""
+def coverage(name: str, samples: int, draws: int, population: int = 40_000) -> tuple[int, int, float]:
+    """Draws whose intervals hold the number of the population, and the mean estimate over it.
+
+    Seeds are others than those that the intervals were tried on.
+    """
     build, shape = NETS[name]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(3)
+        torch.manual_seed(11)
         net = build()
         truth = exact(net(gaussian(population, *shape, seed=99, dtype=torch.float32)).flatten(0, -2))
         inside, values = [0, 0], []
         for seed in range(draws):
-            out = net(gaussian(samples, *shape, seed=seed, dtype=torch.float32))
+            out = net(gaussian(samples, *shape, seed=50_000 + seed, dtype=torch.float32))
             owners = torch.arange(samples).repeat_interleave(math.prod(out.shape[1:-1]))
             found = effective_dimension(Points(out.flatten(0, -2), owners, None))
             assert found is not None
             values.append(found.participation.value)
             for at, one in enumerate((found.participation, found.stable)):
                 inside[at] += one.low <= truth[at] <= one.high
-    return inside[0] / draws, inside[1] / draws, sum(values) / draws / truth[0]
+    return inside[0], inside[1], sum(values) / draws / truth[0]
 
 
 def test_intervals_hold_the_number_of_all_samples():
     spread, stable, mean = coverage("relu", 48, 30, 10_000)
-    assert spread >= 0.85
-    assert stable >= 0.85
+    assert possible(spread, 30)
+    assert possible(stable, 30)
     assert 0.9 < mean < 1.1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("samples", [16, 64, 256])
+@pytest.mark.parametrize("samples", [8, 16, 64, 256])
 @pytest.mark.parametrize("name", list(NETS))
 def test_intervals_hold_it_in_95_percent_of_200_draws(name, samples):
     spread, stable, mean = coverage(name, samples, 200)
-    assert spread >= 0.95
-    assert stable >= 0.95
-    assert abs(mean - 1) < (0.2 if samples < 64 else 0.1)
+    assert possible(spread, 200)
+    assert possible(stable, 200)
+    assert abs(mean - 1) < (0.3 if samples < 16 else 0.2 if samples < 64 else 0.1)
+
+
+def surface(d: int, curved: bool, samples: int, seed: int) -> torch.Tensor:
+    """A product of d circles, or of tanhs of d standard normals: of even density, and of a falling one."""
+    if curved:
+        weights = gaussian(d, 20, seed=d) / d**0.5
+        return torch.tanh(0.7 * gaussian(samples, d, seed=60_000 + seed) @ weights)
+    angles = 6.283185307 * torch.rand(samples, d, generator=torch.Generator().manual_seed(60_000 + seed)).double()
+    return torch.cat([angles.cos(), angles.sin()], 1)
+
+
+def around(d: int, curved: bool, samples: int, draws: int) -> tuple[int, int]:
+    """Draws whose interval of TwoNN holds d, and those with a third of it."""
+    inside = narrowed = 0
+    for seed in range(draws):
+        found = effective_dimension(Points(surface(d, curved, samples, seed), torch.arange(samples), None))
+        assert found is not None
+        one = found.intrinsic
+        inside += one.low <= d <= one.high
+        narrowed += one.value - (one.value - one.low) / 3 <= d <= one.value + (one.high - one.value) / 3
+    return inside, narrowed
+
+
+def test_intervals_of_two_nn_hold_the_dimension():
+    assert possible(around(2, False, 100, 40)[0], 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "samples"), [(1, 60), (1, 400), (2, 100), (2, 400), (3, 200), (3, 400)])
+@pytest.mark.parametrize("curved", [False, True])
+def test_intervals_of_two_nn_hold_it_in_95_percent_of_200_draws(d, samples, curved):
+    inside, narrowed = around(d, curved, samples, 200)
+    assert possible(inside, 200)
+    assert not possible(narrowed, 200)
+
+
+def test_a_mean_of_eight_skewed_draws():
+    """exp of standard normals, more skewed than squares of them: computed for 99 %, the interval holds 95 %."""
+    source, inside, plain = torch.Generator().manual_seed(70_000), 0, 0
+    for _ in range(1000):
+        draws = torch.randn(8, generator=source, dtype=torch.float64).exp()
+        one = mean_of(draws, "")
+        inside += one.low <= math.exp(0.5) <= one.high
+        plain += abs(float(draws.mean()) - math.exp(0.5)) <= 2.365 * float(draws.std()) / 8**0.5
+    assert possible(inside, 1000)
+    assert not possible(plain, 1000)
 
 
 @pytest.mark.slow
@@ -85,12 +136,12 @@ def test_sketched_spectra_are_within_their_stated_error_in_95_percent_of_200_dra
     rows = gaussian(60, 1500) @ torch.diag(scale.double())
     direct = torch.linalg.svdvals(rows - rows.mean(0)) / len(rows) ** 0.5
     inside = 0
-    for seed in range(200):
+    for seed in range(50_000, 50_200):
         stream = StreamedSpectrum(1500, sketch=512, exact_up_to=1024, seed=seed)
         stream.update(rows)
         found = stream.spectrum()
         inside += bool(((found[:59] / direct[:59] - 1).abs() <= stream.error[:59]).all())
-    assert inside / 200 >= 0.95
+    assert possible(inside, 200)
 
 
 def test_equal_directions_are_counted():
@@ -296,6 +347,15 @@ def test_a_module_that_cannot_be_copied_has_no_fresh_one():
     assert found["0"].effective is not None
     assert found["0"].fresh is None
     assert any("no copies" in note for note in found.notes)
+
+
+def test_few_points_of_every_layer_come_before_all_of_one():
+    """A clock that only the estimates move: with time for few points all layers have them."""
+    points = {name: Points(gaussian(300, 6), torch.arange(300), None) for name in "abcd"}
+    assert [len(one.thinned(128).rows) for one in points.values()] == [128] * 4
+    assert points["a"].thinned(128).owners.tolist() == [at * 300 // 128 for at in range(128)]
+    found = diagnose(residual(), gaussian(300, 16, dtype=torch.float32))
+    assert {one.effective.points for one in found.layers if one.effective} == {256}
 
 
 def test_without_time_they_are_left_out():

@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from architectures import ARCHITECTURES
+from coverage_of_intervals import possible
+from isthmus import measures
 from isthmus.diagnosis._calls import count_samples, take
 from isthmus.diagnosis._capture import in_float64, survey, untouched
-from isthmus.diagnosis._jacobians import DIRECTIONS, layer_jacobians
+from isthmus.diagnosis._jacobians import DIRECTIONS, layer_jacobians, ntk_trace
 from isthmus.measures import agop, jacobian_spectra
 from tools import assert_close, gaussian, random_net
 
@@ -76,8 +78,39 @@ def covered(scale, draws, size=200, directions=16):
 def test_intervals_of_estimates_hold_the_exact_value(scale):
     """Flat, decaying and of rank one: the stated interval does, a third of it does not."""
     inside, narrowed = covered(scale, 200)
-    assert inside >= 0.95
-    assert narrowed < 0.95
+    assert possible(round(200 * inside), 200)
+    assert not possible(round(200 * narrowed), 200)
+
+
+def kernel_held(outputs: int, samples: int, draws: int) -> tuple[int, int]:
+    """Draws whose interval holds the mean trace of the kernel over all samples, and those with a third of it."""
+    net = random_net([6, 20, 20, outputs])
+    truth = float(measures.ntk_trace(net, gaussian(20_000, 6, seed=80_000)).mean())
+    module = net.to_torch()
+    inside = narrowed = 0
+    for seed in range(draws):
+        one = ntk_trace(module, ((gaussian(samples, 6, seed=81_000 + seed),), {}), seed=seed)
+        inside += one.low <= truth <= one.high
+        narrowed += one.value - (one.value - one.low) / 3 <= truth <= one.value + (one.high - one.value) / 3
+    return inside, narrowed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("outputs", "samples"), [(1, 8), (1, 16), (30, 16)])
+def test_intervals_of_the_kernel_hold_its_trace_in_95_percent_of_200_draws(outputs, samples):
+    inside, narrowed = kernel_held(outputs, samples, 200)
+    assert possible(inside, 200)
+    assert not possible(narrowed, 200)
+
+
+def test_the_trace_of_the_kernel_is_exact_with_few_outputs():
+    net, X = random_net([6, 20, 3]), gaussian(10, 6)
+    module = net.to_torch()
+    flags = [p.requires_grad for p in module.parameters()]
+    found = ntk_trace(module, ((X,), {}))
+    assert_close(found.value, measures.ntk_trace(net, X).mean())
+    assert [p.requires_grad for p in module.parameters()] == flags
+    assert possible(kernel_held(30, 16, 15)[0], 15)
 
 
 def test_an_estimated_size_and_an_exact_one():

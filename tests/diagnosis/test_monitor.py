@@ -85,7 +85,8 @@ def test_training_is_the_same_bit_for_bit(optimiser, counting, autocast):
     seen = []
 
     def around(net, steps):
-        seen.append(Monitor(net, X_SEEN, every=2, optimizer=steps if counting == "steps" else None))
+        counted = steps if counting == "steps" else None
+        seen.append(Monitor(net, X_SEEN, every=2, optimizer=counted, budget=None))
         return seen[0]
 
     alone = trained(optimiser, autocast=autocast)
@@ -172,11 +173,12 @@ def test_wide_and_long_representations_are_bounded(monkeypatch):
     assert (first.representation.rank, first.weights[0].rank) == (4, 4)
     shapes = []
     original = camera._singular_values
-    monkeypatch.setattr(camera, "_singular_values", lambda A, eps: shapes.append(A.shape) or original(A, eps))
+    monkeypatch.setattr(camera, "_singular_values", lambda A, eps: shapes.append(tuple(A.shape)) or original(A, eps))
     images = nn.Sequential(nn.Conv2d(1, 3, 1), nn.Flatten(), nn.Linear(300, 2))
     with Monitor(images, gaussian(20, 1, 10, 10, dtype=torch.float32), max_samples=16):
         pass
-    assert shapes == [(128, 3), (16, 2)]
+    # Representations, then weights.
+    assert shapes == [(128, 3), (16, 2), (3, 1), (2, 300)]
 
 
 def test_a_random_projection_counts_only_a_clear_drop():
@@ -223,7 +225,7 @@ def test_an_exception_leaves_no_hook_and_propagates():
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in net.modules()]
     optimiser = OPTIMISERS["sgd"](net)
     for given in (None, optimiser):
-        monitor = Monitor(net, X_SEEN, every=1, optimizer=given)
+        monitor = Monitor(net, X_SEEN, every=1, optimizer=given, budget=None)
         with pytest.raises(ZeroDivisionError):
             fail_inside(monitor, lambda: train(net, optimiser, 2))
         assert monitor.history.steps == (0, 1, 2)
@@ -284,7 +286,7 @@ def test_snapshots_between_forward_and_backward_leave_the_graph():
 
 def test_memory_is_bounded_by_dropping_every_second_snapshot():
     net = nn.Linear(6, 2)
-    with Monitor(net, X_SEEN, every=1, max_snapshots=4) as monitor:
+    with Monitor(net, X_SEEN, every=1, max_snapshots=4, budget=None) as monitor:
         for _ in range(20):
             net(X_SEEN)
     steps = monitor.history.steps
@@ -293,6 +295,47 @@ def test_memory_is_bounded_by_dropping_every_second_snapshot():
     assert sorted(set(steps)) == list(steps)
     assert monitor.every > 1
     assert monitor.history.settings["every_at_the_end"] == monitor.every
+
+
+def test_snapshots_wait_until_the_budget_has_room(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(camera.time, "perf_counter", lambda: now[0])
+    original = camera.Camera.take
+
+    def slow(self, step):
+        now[0] += 3.0
+        return original(self, step)
+
+    monkeypatch.setattr(camera.Camera, "take", slow)
+
+    def monitored(budget):
+        net = nn.Linear(6, 2)
+        with Monitor(net, X_SEEN, every=1, budget=budget) as monitor:
+            for _ in range(100):
+                net(X_SEEN)
+                now[0] += 1.0
+        return monitor
+
+    assert monitored(None).history.steps == (*range(101),)
+    monitor = monitored(0.1)
+    # 100 s of training, of which snapshots of 3 s each may take a tenth; the first and the last are always taken.
+    assert 4 <= len(monitor.history.steps) <= 6
+    assert (monitor.history.steps[0], monitor.history.steps[-1]) == (0, 100)
+    assert monitor.left_out == 101 - len(monitor.history.steps)
+    assert monitor.overhead <= 0.1 + 2 * 3.0 / 110
+    assert any("left out" in note for note in monitor.history.notes)
+    with pytest.raises(IsthmusError, match="budget"):
+        Monitor(nn.Linear(6, 2), X_SEEN, budget=0.0)
+
+
+def test_layers_are_found_anew_when_the_parameters_are_others():
+    net = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
+    with Monitor(net, X_SEEN) as monitor:
+        with torch.no_grad():
+            net[2].weight.zero_()
+        assert float(monitor.record()["2"].weights[0].norm_squared) == 0.0
+        net[2] = nn.Linear(4, 3)
+        assert_close(monitor.record()["2"].weights[0].norm_squared, net[2].weight.detach().double().square().sum())
 
 
 def test_wrappers_are_looked_into():

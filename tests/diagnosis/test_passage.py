@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from architectures import ARCHITECTURES
+from coverage_of_intervals import possible
 from isthmus.diagnosis._capture import in_float64, untouched
 from isthmus.diagnosis._jacobians import NOTHING, bypass
 from tools import assert_close, gaussian
@@ -105,3 +106,36 @@ def test_what_is_kept_changes_nothing(room):
     with untouched(module):
         whole = bypass(module, ((X[:5].double(),), {}), names)
         assert bypass(module, ((X[:5].double(),), {}), names, room=room) == whole
+
+
+def held(samples: int, draws: int) -> tuple[int, int]:
+    """Draws whose interval holds the share of all samples beside the same fixed one, and those with a third of it."""
+    module, _ = ARCHITECTURES["resnet"]()
+    module, _ = in_float64(module)
+    layers = ["stages.0.conv1"]
+    fixed = gaussian(1, 3, 8, 8, seed=90_000)
+    inside = narrowed = 0
+    with untouched(module):
+        everybody = torch.cat([fixed, gaussian(3000, 3, 8, 8, seed=90_001)])
+        truth = bypass(module, ((everybody,), {}), layers).shares[layers[0]]
+        for seed in range(draws):
+            X = torch.cat([fixed, gaussian(samples, 3, 8, 8, seed=91_000 + seed)])
+            one = bypass(module, ((X,), {}), layers).ranges[layers[0]]
+            inside += one.low <= truth <= one.high
+            narrowed += one.value - (one.value - one.low) / 3 <= truth <= one.value + (one.high - one.value) / 3
+    return inside, narrowed
+
+
+def test_the_interval_of_a_share():
+    assert possible(held(16, 20)[0], 20)
+    exact = bypass(Sum(1.0, 1.0), ((gaussian(30, 2),), {}), ["left", "last"])
+    assert list(exact.ranges) == ["left"]  # a share of 0 is 0
+    assert not bypass(Sum(1.0, 1.0), ((gaussian(5, 2),), {}), ["left"]).ranges
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [8, 16])
+def test_it_holds_the_share_in_95_percent_of_200_draws(samples):
+    inside, narrowed = held(samples, 200)
+    assert possible(inside, 200)
+    assert not possible(narrowed, 200)

@@ -81,6 +81,25 @@ def test_a_network_without_a_rank(verdict, shown):
     assert all(row[2] == "" for row in table(page, "agreement-numbers").rows)
 
 
+def test_without_a_bottleneck_the_page_says_what_there_is():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        net = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 12))
+    found = diagnose(net, gaussian(80, 12, dtype=torch.float32))
+    page = page_of(found)
+    assert page.sections[0].key == "effective"
+    facts = {one.label: one.value for one in page.facts}
+    assert facts["dimensions"].endswith(f" of {found[found.narrowest.layer].units}")
+    assert "freshly initialised" in facts and facts["carried"].endswith("%")
+    drawn = figures(found)["effective"]
+    marks = {one["name"]: one["y"] for one in drawn.data if one.get("mode") == "markers"}
+    values = [one.effective.participation.value for one in found.layers if one.effective]
+    assert_close(torch.tensor(marks["this network"]), values, rtol=1e-4, reason=ROUNDED)
+    # Lines from the low to the high end of each interval.
+    lines = next(one["y"] for one in drawn.data if one.get("mode") == "lines")
+    assert len(lines) == 3 * len(values)
+
+
 def test_counts_by_layer():
     figure = figures(diagnosis())["counts"]
     traces = [(one["name"], one["marker"].get("symbol"), one["x"], one["y"]) for one in figure.data]

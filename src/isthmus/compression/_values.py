@@ -449,14 +449,7 @@ class Numbering:
         top = "max" in name
         padded = any(int(p) for p in _listed(says.get("padding", 0)))
         whole = not (name.startswith("avg") and (padded or says.get("ceil_mode") or says.get("divisor_override")))
-        whole = whole and str(says.get("mode", "nearest")) in (
-            "nearest",
-            "nearest-exact",
-            "bilinear",
-            "linear",
-            "area",
-            "trilinear",
-        )
+        whole = whole and str(says.get("mode", "nearest")) in _AVERAGING
         if values.repeat != 1:
             return None
         q, a, t = values.q.clone(), values.a.clone(), values.t.clone()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from isthmus._deprecations import renamed
 from isthmus._errors import IsthmusError
 from isthmus._progress import ProgressFactory, shown
 from isthmus._provenance import provenance
-from isthmus.diagnosis._calls import Call, count_samples, take
+from isthmus.diagnosis._calls import Call, count_samples, first_tensor, take
 from isthmus.diagnosis._capture import Called, OutputPlace, in_float64, survey, untouched, unwrap
 from isthmus.diagnosis._effort import RATE, Effort
 from isthmus.diagnosis._findings import Findings
@@ -25,11 +26,14 @@ from isthmus.diagnosis._inputs import Batches
 from isthmus.diagnosis._inputs import batches as batches_of
 from isthmus.diagnosis._jacobians import (
     DIRECTIONS,
+    INFLUENCE,
+    NTK_DIRECTIONS,
     Jacobians,
     Passage,
     bypass,
     input_size,
     layer_jacobians,
+    ntk_trace,
 )
 from isthmus.diagnosis._observe import MOST_ROWS, Observation, Streaming, observe
 from isthmus.diagnosis._ranks import (
@@ -196,6 +200,8 @@ def diagnose(
         size = {"sketch": sketch, "exact_up_to": exact_up_to, "jacobian_samples": jacobian_samples}
         found = _measure(ready, weighted, blocks, effort, **size, seed=seed, eps=eps)
         numbers = describe(plain)
+        if jacobian_samples and layers is None and found.finite and fully_connected(plain) is None:
+            numbers |= _ntk(ready, found, effort, jacobian_samples, seed)
         if Y is not None:
             numbers |= fit_numbers(run, batches, Y, loss, ridge)
         steps = None
@@ -358,11 +364,11 @@ def _measure(
     """Everything that takes running the network, the most useful first."""
     run, places = ready.run, ready.places
     one = ready.seconds()
-    seen = _representations(
-        ready, {one.name for one in weighted}, _layouts(weighted, blocks), effort, one, sketch, exact_up_to, seed
-    )
+    entry = None if ready.batches.together or _begins_with_numbers(ready.few) else _embedding(places, weighted)
+    how = Streaming(sketch, exact_up_to, seed, _coarse(run), 0, entry is not None)
+    seen = _representations(ready, {one.name for one in weighted}, _layouts(weighted, blocks), effort, one, how)
     passage = _passage(ready, effort, one)
-    found = Findings(weighted, blocks, places, seen, passage, eps, seed, one)
+    found = Findings(weighted, blocks, places, seen, passage, eps, seed, one, entry)
     with effort.part("weights", len(weighted), 0.0, f"{len(weighted)} layers") as part:
         for done, layer in enumerate(weighted):
             if not part.goes_on(0.5):
@@ -373,13 +379,13 @@ def _measure(
     if jacobian_samples and ready.batches.together:
         found.jacobians = Jacobians({}, "not computed: samples that belong together influence each other's outputs")
     elif jacobian_samples:
-        source = _embedding(ready.few, places, weighted)
+        source = None if input_size(ready.few) else _embedding(places, weighted)
         found.jacobians = _jacobians(run, ready.few, places, effort, one, jacobian_samples, source, seed)
     return found
 
 
 #: Share of what is left of the budget that each part may take.
-SHARES = {"representations": 0.5, "passage": 0.5, "jacobians": 0.6}
+SHARES = {"representations": 0.5, "passage": 0.5, "jacobians": 0.6, "NTK": 0.3}
 
 
 def _representations(
@@ -388,16 +394,12 @@ def _representations(
     layouts: dict[str, str],
     effort: Effort,
     one: float,
-    sketch: int,
-    exact_up_to: int,
-    seed: int,
+    how: Streaming,
 ) -> Observation:
     """One pass over as many samples as there is time for."""
     batches, places = ready.batches, ready.places
-    kinds = {t.dtype for t in (*ready.run.parameters(), *ready.run.buffers()) if t.is_floating_point()}
-    coarse = bool(kinds) and torch.float64 not in kinds
     available = batches.samples or 0
-    streams = _streaming_seconds(places, layouts, available, sketch, exact_up_to)
+    streams = _streaming_seconds(places, layouts, available, how)
     estimated = available * one + streams
     # A container hands on what its last layer gave: that is looked at once.
     looked = {name: place for name, place in places.items() if place.same_as is None or name in owners}
@@ -406,7 +408,7 @@ def _representations(
     if available and not effort.fits(estimated, share):
         most = max(FEWEST_SAMPLES, min(available, int(max(share * effort.left - streams, 0.0) / max(one, 1e-9))))
     with effort.part("representations", batches.samples, estimated, what) as part:
-        how = Streaming(sketch, exact_up_to, seed, coarse, most or available)
+        how = replace(how, expected=most or available)
         cut = batches.pieces(ready.each, most=most, goes_on=lambda: part.goes_on(share))
         seen = observe(ready.run, cut, looked, layouts, how=how, bar=part.bar)
         part.what = f"{seen.samples} samples"
@@ -420,15 +422,22 @@ def _representations(
 FEWEST_SAMPLES = 16
 
 
+def _coarse(module: nn.Module) -> bool:
+    """Whether the module carries no more than single precision."""
+    kinds = {t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()}
+    return bool(kinds) and torch.float64 not in kinds
+
+
 def _streaming_seconds(
-    places: Mapping[str, OutputPlace], layouts: Mapping[str, str], samples: int, sketch: int, exact_up_to: int
+    places: Mapping[str, OutputPlace], layouts: Mapping[str, str], samples: int, how: Streaming
 ) -> float:
     """What the spectra of all layers are expected to take."""
     work = 0.0
     for name, place in places.items():
         units = place.shape[0] if layouts.get(name) == "channels-first" else (place.shape or (1,))[-1]
-        for width, rows in ((units, min(samples * place.size // max(units, 1), MOST_ROWS)), (place.size, samples)):
-            columns = width if width <= exact_up_to else sketch
+        streams = [(units, min(samples * place.size // max(units, 1), MOST_ROWS)), (place.size, samples)]
+        for width, rows in streams[: 1 if how.by_position else 2]:
+            columns = width if width <= how.exact_up_to else how.sketch
             few = min(rows, columns)
             work += 2.0 * rows * columns * few + 4.0 * few * few * columns
     return work / RATE
@@ -508,6 +517,40 @@ def _jacobians(
         if chosen != (available, JACOBIANS[0][1]) or done < samples:
             part.reduce(f"{part.what}, instead of {available} samples and {JACOBIANS[0][1]} directions")
     return found
+
+
+def _ntk(ready: _Ready, found: Findings, effort: Effort, most: int, seed: int) -> dict[str, Any]:
+    """The trace of the neural tangent kernel, where samples do not influence each other."""
+    if found.jacobians.state.endswith(INFLUENCE) or ready.batches.together:
+        return {}
+    call = _leading(ready.few, most)
+    # A backward pass takes about two forward ones.
+    estimated = (1.0 + 2.0 * NTK_DIRECTIONS) * found.one * count_samples(call)
+    share, done = SHARES["NTK"], 0
+    if not effort.fits(estimated / count_samples(call), share):
+        effort.leave_out("NTK", estimated, f"{count_samples(call)} samples")
+        return {}
+    with effort.part("NTK", count_samples(call), estimated, "") as part:
+
+        def step() -> bool:
+            nonlocal done
+            part.bar.advance()
+            goes_on = part.goes_on(share)
+            done += goes_on
+            return goes_on
+
+        try:
+            trace = ntk_trace(ready.run, call, seed=seed, step=step)
+        except (RuntimeError, NotImplementedError) as problem:
+            part.what = f"not computed: {' '.join(str(problem).split())[:200]}"
+            return {}
+        part.what = trace.method
+        if done < count_samples(call):
+            part.reduce(trace.method)
+    if not math.isfinite(trace.value):
+        return {}
+    known = {"ntk_trace": trace.value}
+    return known | ({"ntk_trace_range": [trace.low, trace.high]} if math.isfinite(trace.low) else {})
 
 
 def _of_family(
@@ -624,10 +667,14 @@ def _layouts(weighted: list[WeightedLayer], blocks: Mapping[str, nn.Module]) -> 
     return layouts
 
 
-def _embedding(call: Call, places: Mapping[str, OutputPlace], weighted: list[WeightedLayer]) -> str | None:
-    """The embedding that comes first, where the inputs are integers."""
-    if input_size(call):
-        return None
+def _begins_with_numbers(call: Call) -> bool:
+    """Whether the first argument is no array of integers."""
+    first = first_tensor([*call[0], *call[1].values()])
+    return first is None or first.is_floating_point()
+
+
+def _embedding(places: Mapping[str, OutputPlace], weighted: list[WeightedLayer]) -> str | None:
+    """The embedding that is called first."""
     kinds = {layer.name: layer.kind for layer in weighted}
     first = [name for name in places if kinds.get(name) == "embedding"]
     return min(first, key=lambda name: places[name].order, default=None)

@@ -1,17 +1,27 @@
-"""Estimates of traces by random directions, with an interval that says how far they can be trusted."""
+"""Estimates from few draws, with intervals that say how far they can be trusted."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import torch
 from scipy.stats import chi2
+from scipy.stats import t as student
 from torch import Tensor
 
 from isthmus._codec import Plain
 
 #: Probability with which an interval holds the exact value.
 LEVEL = 0.95
+
+#: Intervals from few draws are computed for this probability, and claimed for ``LEVEL``. Of eight draws as skewed as
+#: exp(standard normal), the interval of the logarithm of their mean by Student's t holds it in 89 % if it is computed
+#: for 95 %, and in 95 % if for 99 %; of squares of standard normals in 91 and 97 %.
+CAUTIOUS = 0.99
+
+#: Draws without which no interval is given.
+FEWEST_DRAWS = 8
 
 
 @dataclass(frozen=True)
@@ -75,3 +85,30 @@ def hutchinson(grams: Tensor, samples: int | None = None) -> Estimate:
     d = r * effective
     low, high = chi2.ppf([(1 - LEVEL) / 2, (1 + LEVEL) / 2], d)
     return Estimate(value, value * d / high, value * d / low, method)
+
+
+def spread(influences: Tensor) -> float:
+    """Half the width of the interval of log θ, from the influence of each of n independent draws on it.
+
+    Student's t of n − 1 degrees of freedom, times the deviation of the influences over √n: the logarithm, as what is
+    positive is skewed to the right. NaN for fewer than eight draws.
+    """
+    n = len(influences)
+    if n < FEWEST_DRAWS:
+        return math.nan
+    return float(student.ppf((1 + CAUTIOUS) / 2, n - 1)) * float(influences.std()) / math.sqrt(n)
+
+
+def of_ratio(above: Tensor, below: Tensor, method: str) -> Estimate:
+    """E a/E b from independent draws (a_i, b_i), by their means; with b = 1, the mean of positive numbers."""
+    a, b = above.double(), below.double()
+    value = float(a.mean() / b.mean())
+    if not (value > 0 and math.isfinite(value)):
+        return Estimate(value, value, value, method) if value == 0 else Estimate(value, math.nan, math.nan, method)
+    error = spread(a / a.mean() - b / b.mean())
+    return Estimate(value, value * math.exp(-error), value * math.exp(error), method)
+
+
+def mean_of(values: Tensor, method: str) -> Estimate:
+    """The mean of positive independent draws."""
+    return of_ratio(values, torch.ones_like(values), method)

@@ -42,6 +42,8 @@ class Findings:
     seed : int
     one : float
         Seconds of a forward for each sample.
+    entry : str or None
+        The embedding that integer inputs enter by: dimensions are then counted from it on, position by position.
     """
 
     weighted: list[WeightedLayer]
@@ -52,6 +54,7 @@ class Findings:
     eps: float
     seed: int = 0
     one: float = 0.0
+    entry: str | None = None
     jacobians: Jacobians = field(default_factory=lambda: Jacobians({}, "not computed: not asked for"))
     _weighed: dict[str, list[WeightDiagnosis]] = field(default_factory=dict)
 
@@ -107,6 +110,7 @@ class Findings:
             jacobian=None if jacobian is None else self._jacobian(jacobian),
             jacobian_size=None if jacobian is None else jacobian.size,
             bypass=share,
+            bypass_range=self.passage.ranges.get(name),
             passes=True if name == self.output else self.passage.passes(name),
             negative_count=math.nan if seen is None else seen.signs[0],
             negative_share=math.nan if seen is None else seen.signs[1],
@@ -164,8 +168,29 @@ class Findings:
                 continue
             weights = layer.weights[0].spectrum.reading if len(layer.weights) == 1 else None
             stream = seen.dimensions
-            gates.append(Gate(layer.name, spectrum.values, self._floor(stream), weights, stream.kept))
+            along = self.entry is not None and stream.rows > self.seen.samples
+            gates.append(Gate(layer.name, spectrum.values, self._floor(stream), weights, stream.kept, along))
         return gates
+
+    @property
+    def _ends(self) -> tuple[int, int, int]:
+        """Numbers in inputs and outputs, and dimensions of the inputs' span; of tokens, at each position."""
+        inputs, width = self.seen.inputs, self.places[self.output].size
+        if self.entry is not None:
+            inputs, width = self.seen.layers[self.entry].rows, self.seen.layers[self.output].dimensions.width
+        if inputs is None:
+            return 10**9, width, 10**9  # integers have no dimension of their own
+        span = inputs.width
+        if inputs.rows > 1:
+            reading = read_spectrum(inputs.spectrum(), eps=self.eps, floor=self._floor(inputs))
+            span = inputs.width if reading.status == "unclear" else reading.count
+        return inputs.width, width, span
+
+    def _points(self, gates: list[Gate]) -> int:
+        """Samples of the layer that has the fewest: positions, where these are samples."""
+        if self.entry is None:
+            return self.seen.samples
+        return min(self.seen.layers[gate.name or self.output].dimensions.rows for gate in gates)
 
     def isthmus(self, layers: tuple[LayerDiagnosis, ...]) -> Isthmus:
         """The rank by the rule for any architecture."""
@@ -177,25 +202,22 @@ class Findings:
         if len(gates) < 2:
             return self._no_gates(layers)
         output = self.jacobians.layers.get(self.output)
-        local = None if output is None else self._jacobian(output).reading
-        inputs = self.seen.inputs
-        d_out = self.places[self.output].size
-        d_in = d_out if inputs is None else inputs.width
-        data_rank = d_in
-        if inputs is not None and inputs.rows > 1:
-            reading = read_spectrum(inputs.spectrum(), eps=self.eps, floor=self._floor(inputs))
-            data_rank = d_in if reading.status == "unclear" else reading.count
-        elif inputs is None:
-            # Tokens have no dimension of their own.
-            d_in = data_rank = 10**9
+        # The Jacobian of all positions together says nothing of one.
+        along = any(gate.by_position for gate in gates)
+        local = None if output is None or along else self._jacobian(output).reading
+        d_in, d_out, data_rank = self._ends
+        norms = {layer.name for layer in layers if layer.type_name == "LayerNorm"} if along else {}
+        # A layer norm has one dimension less than units: the mean of its units is the same everywhere.
+        most = min((len(gate.spectrum) - 1 for gate in gates if gate.name in norms), default=10**9)
         return isthmus_of_gates(
             gates,
             d_in=d_in,
             d_out=d_out,
-            samples=self.seen.samples,
+            samples=self._points(gates),
             data_rank=data_rank,
             jacobian=local,
             eps=self.eps,
+            most=most,
         )
 
     def unless_few(self, narrow: Isthmus, layers: tuple[LayerDiagnosis, ...]) -> Isthmus:
@@ -204,20 +226,21 @@ class Findings:
         N samples show at most N − 1 dimensions at every layer. If inputs, outputs and data have more, a layer that is
         narrower than these need not look so: its width m, at most, is the rank that more than 2m + 1 samples decide.
         """
-        gates, most = self.gates(layers), self.seen.samples - 1
+        gates = self.gates(layers)
         if narrow.rank is not None or len(gates) < 2 or not self.finite:
             return narrow
-        inputs = self.seen.inputs
-        ends = [self.places[self.output].size, *([] if inputs is None else [inputs.width])]
-        narrowest = min([self.places[gate.name or self.output].size for gate in gates] + ends)
-        if inputs is not None and inputs.rows > 1:
-            reading = read_spectrum(inputs.spectrum(), eps=self.eps, floor=self._floor(inputs))
-            if reading.status != "unclear" and reading.count < most:
-                return narrow  # the data have no more dimensions, however many samples there were
+        most = self._points(gates) - 1
+        d_in, d_out, span = self._ends
+        ends = [d_out, *([d_in] if d_in < 10**9 else [])]
+        widths = [self.seen.layers[gate.name or self.output].dimensions.width for gate in gates]
+        narrowest = min(widths + ends)
+        if self.entry is None and span < min(d_in, most):
+            return narrow  # the data have no more dimensions, however many samples there were
         if most >= (min(ends) if narrow.verdict == "none" else narrowest):
             return narrow
-        needed = 2 * narrowest + 2
-        few = f"{most + 1} samples show at most {most} dimensions of any layer: supply at least {needed}"
+        needed = -(-(2 * narrowest + 2) * self.seen.samples // (most + 1))
+        what = f"{most + 1} samples" if self.entry is None else f"{self.seen.samples} samples with {most + 1} positions"
+        few = f"{what} show at most {most} dimensions of any layer: supply at least {needed}"
         return Isthmus("undetermined", None, (), None, (few, *narrow.reasons))
 
     def _no_gates(self, layers: tuple[LayerDiagnosis, ...]) -> Isthmus:

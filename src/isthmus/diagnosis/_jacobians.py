@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,13 +17,15 @@ from isthmus._checks import fail
 from isthmus._forward_mode import load_forward_mode
 from isthmus.diagnosis._calls import Call, count_samples, first_tensor, map_tensors, shuffled, take, tensors_in
 from isthmus.diagnosis._capture import OutputPlace, capture
-from isthmus.diagnosis._estimates import Estimate, certain, hutchinson
+from isthmus.diagnosis._estimates import Estimate, certain, hutchinson, mean_of, of_ratio
 
 #: Up to this many input numbers every direction is followed; beyond, this many random ones.
 DIRECTIONS = 128
 
 #: Bytes of tangents in float64 that one pass may hold in a layer: of one sample, and of several together.
 PASS_BYTES, TOGETHER_BYTES = 2**26, 2**24
+
+INFLUENCE = "influence each other's outputs"
 
 #: Size of a layer from which spectra of float64 tangents come from their Gram matrix too: a QR of so long rows is slow.
 LONG = 8192
@@ -128,7 +130,7 @@ def layer_jacobians(
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     gradients = torch.zeros(start.size, start.size, dtype=torch.float64) if exact and "" in places else None
     if not start.independent():
-        return Jacobians({}, "not computed: samples of one batch influence each other's outputs")
+        return Jacobians({}, f"not computed: samples of one batch {INFLUENCE}")
     samples = 0
     for rows in torch.arange(start.samples).split(together):
         seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -284,12 +286,15 @@ class Passage:
         Layers for which no time was left.
     samples : int
         Samples that varied.
+    ranges : dict of str to Estimate
+        The shares that are neither 0 nor NaN, as estimates of those over all samples beside the same fixed one.
     """
 
     shares: dict[str, float]
     inside: dict[str, str]
     left: tuple[str, ...]
     samples: int
+    ranges: dict[str, Estimate] = field(default_factory=dict)
 
     def passes(self, name: str) -> bool | None:
         """Whether everything passes through the layer; None if that is not known."""
@@ -340,11 +345,15 @@ def bypass(
         same = take(call, torch.zeros(samples, dtype=torch.long))
         varied_call = take(call, torch.arange(samples) + (count_samples(call) > 1))
     fixed, varied = _output(module, same), _output(module, varied_call)
-    total = float((varied - fixed).square().sum())
+    # By sample, where the first axis counts them and they are draws of their own.
+    separate = not together and len(fixed) == samples
+    all_of_it = _squares(varied - fixed, separate)
+    total = float(all_of_it.sum())
     # A network that is constant up to rounding shows nothing.
     floor = torch.finfo(fixed.dtype).eps ** 2 * float(varied.square().sum())
     shares: dict[str, float] = {}
     inside: dict[str, str] = {}
+    ranges: dict[str, Estimate] = {}
     kept: dict[str, list[Any]] = {}
     if not total > 100 * floor:
         return Passage(dict.fromkeys(names, float("nan")), {}, (), samples)
@@ -358,7 +367,7 @@ def bypass(
             inside[name] = inside.get(outer, outer)
             continue
         if not step():
-            return Passage(shares, inside, tuple(names[place:]), samples)
+            return Passage(shares, inside, tuple(names[place:]), samples, ranges)
         if name not in kept:
             kept = _outputs_of(module, same, [one for one in names[place:] if around(one) is None], room)
         layer = module.get_submodule(name)
@@ -373,10 +382,19 @@ def bypass(
             continue
         finally:
             handle.remove()
-        left = float((frozen - fixed).square().sum())
+        some = _squares(frozen - fixed, separate)
+        left = float(some.sum())
         # In single precision the same numbers may come out of another kernel with another rounding.
         shares[name] = 0.0 if left <= floor else left / total
-    return Passage(shares, inside, (), samples)
+        estimate = of_ratio(some, all_of_it, f"{samples} samples beside a fixed one")
+        if shares[name] > 0 and math.isfinite(estimate.low):
+            ranges[name] = estimate
+    return Passage(shares, inside, (), samples, ranges)
+
+
+def _squares(difference: Tensor, separate: bool) -> Tensor:
+    """‖·‖² of each sample, (N,); of all together, (1,), where they are not separate."""
+    return difference.reshape(len(difference) if separate else 1, -1).square().sum(1)
 
 
 def _outputs_of(module: nn.Module, call: Call, names: Sequence[str], room: int) -> dict[str, list[Any]]:
@@ -422,3 +440,61 @@ def _output(module: nn.Module, call: Call) -> Tensor:
     if tensor is None:
         fail("diagnose", "`net` must return a tensor", "none in its output", "Wrap it so that it does.")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()
+
+
+# ---- The neural tangent kernel of any module
+
+
+#: Directions of the outputs that parameters' gradients are taken along at each sample.
+NTK_DIRECTIONS = 4
+
+
+def ntk_trace(module: nn.Module, call: Call, *, seed: int = 0, step: Callable[[], bool] = lambda: True) -> Estimate:
+    """Mean over samples of Tr Θ(x, x) = ‖J_θ f(x)‖²_F, each from m orthonormal directions v of its outputs.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Whose parameters are differentiated against.
+    call : tuple of arguments
+        Samples that do not influence each other.
+    seed : int
+        Of the directions.
+    step : function to bool
+        Called before each sample; False ends it there.
+
+    Notes
+    -----
+    Σ‖J_θᵀv‖²·d/m has the mean ‖J_θ‖² for directions that are uniform, and is exact where m = d. The directions of each
+    sample are drawn on their own, so that the spread between samples holds both errors. The interval is that of the
+    mean over all samples, of which these are draws.
+    """
+    parameters = [p for p in module.parameters() if p.is_floating_point()]
+    wanted = [p.requires_grad for p in parameters]
+    generator = torch.Generator().manual_seed(seed)
+    values: list[float] = []
+    count = 0
+    try:
+        for parameter in parameters:
+            parameter.requires_grad_()
+        for row in range(count_samples(call)):
+            if not step():
+                break
+            with torch.enable_grad():
+                output = _output(module, take(call, torch.tensor([row]))).flatten()
+                count = min(NTK_DIRECTIONS, len(output))
+                drawn = torch.randn(len(output), count, generator=generator, dtype=torch.float64)
+                directions = torch.linalg.qr(drawn).Q.to(output)
+                total = 0.0
+                for at, direction in enumerate(directions.T, start=1):
+                    found = torch.autograd.grad(
+                        output, parameters, direction, retain_graph=at < count, allow_unused=True
+                    )
+                    total += sum(float(g.double().square().sum()) for g in found if g is not None)
+            values.append(total * len(output) / count)
+    finally:
+        for parameter, flag in zip(parameters, wanted):
+            parameter.requires_grad_(flag)
+    return mean_of(
+        torch.tensor(values, dtype=torch.float64), f"{count} directions of the outputs at each of {len(values)} samples"
+    )

@@ -45,11 +45,17 @@ from isthmus.objective import LOSSES, cost
 #: Smaller side up to which all singular values are computed: an SVD of 512² takes a twentieth of a second.
 EXACT_UP_TO = 512
 
+#: Samples that a snapshot runs unless asked otherwise: a hundredth of the forwards of 100 steps of 64 samples.
+SAMPLES = 128
+
 #: Samples that the curvature is taken on, tens of passes over them for a snapshot.
 SHARPNESS_SAMPLES = 64
 
 #: Rows of a representation for each sample asked for: positions of images and tokens count as rows.
 ROWS_PER_SAMPLE = 8
+
+#: Seconds that snapshots may take between the first and the last, whatever share of a short training that is.
+SECONDS_FREE = 3.0
 
 
 _NONE = torch.empty(0, dtype=torch.float64)
@@ -77,7 +83,7 @@ class Camera:
         *,
         loss: str = "mse",
         layers: Sequence[str] | str | None = None,
-        max_samples: int = 512,
+        max_samples: int = SAMPLES,
         unpack: Callable[[Any], Any] | None = None,
         seed: int = 0,
         learning_rate: float | None = None,
@@ -95,6 +101,7 @@ class Camera:
         self.module, notes = unwrap(module, who=who)
         self._who, self._layers, self._loss, self._seed = who, layers, loss, seed
         self._rows = ROWS_PER_SAMPLE * max_samples
+        self._known: tuple[list[int], list[WeightedLayer]] = [], []
         if layers is not None and not any(wanted(layer.name, layers) for layer in self._weighted(self._plain())):
             fail(who, "`layers` must name layers with parameters", layers, "See `module.named_modules()`.")
         # A loader may draw from any generator, and its first batch is not the user's first batch.
@@ -122,14 +129,20 @@ class Camera:
             return as_torch(self.module)
 
     def _weighted(self, module: nn.Module) -> list[WeightedLayer]:
-        return [layer for layer in weighted_layers(module) if wanted(layer.name, self._layers)]
+        """The layers that are looked at; found anew only when the module has other parameters."""
+        present = [id(parameter) for parameter in module.parameters()]
+        if not present or present != self._known[0] or module is not self.module:
+            found = [layer for layer in weighted_layers(module) if wanted(layer.name, self._layers)]
+            self._known = present, found
+        return self._known[1]
 
     @torch.no_grad()
     def take(self, step: int) -> Snapshot:
         """A snapshot; the module, the generators and the user's graph stay as they are."""
         module = self._plain()
         weighted = self._weighted(module)
-        eps = unit_roundoff(module) * max(len(weighted), 1)
+        single = unit_roundoff(module)
+        eps = single * max(len(weighted), 1)
         layouts = {layer.name: layer.layout for layer in weighted}
         seen: dict[str, SpectrumSnapshot] = {}
         signs: dict[str, float] = {}
@@ -138,7 +151,7 @@ class Camera:
         def visit(name: str, output: Tensor, number: int) -> None:  # noqa: ARG001
             # Of a layer that is called several times, the last call.
             if name in layouts:
-                seen[name] = self._representation(output, layouts[name], eps)
+                seen[name] = self._representation(output, layouts[name], single, eps)
                 signs[name] = negative_part(output)[1] if output.is_floating_point() else math.nan
             if name == "" and self._targets is not None:
                 costs.append(self._cost(output, self._targets))
@@ -149,7 +162,11 @@ class Camera:
                 stack.enter_context(torch.autocast(device, enabled=False))
             run_hooked(module, [self._call], dict.fromkeys([*layouts, ""]), visit, who=self._who)
             curvature = self._sharpness(module) if self._sharp else math.nan
-        layers = [self._layer(one, seen.get(one.name), signs.get(one.name, math.nan), eps) for one in weighted]
+        layers = []
+        for one in weighted:
+            weights = tuple(self._weights(part, single, eps) for part in one.parts)
+            sign = signs.get(one.name, math.nan)
+            layers.append(LayerSnapshot(one.name, one.kind, weights, seen.get(one.name), sign))
         bad = [
             f"{one.name or '(itself)'} ({part.label})"
             for one in layers
@@ -196,32 +213,37 @@ class Camera:
                 return math.nan
         return found.value
 
-    def _layer(self, layer: WeightedLayer, seen: SpectrumSnapshot | None, sign: float, eps: float) -> LayerSnapshot:
-        weights = tuple(self._weights(part, eps) for part in layer.parts)
-        return LayerSnapshot(layer.name, layer.kind, weights, seen, sign)
-
-    def _weights(self, part: WeightPart, eps: float) -> SpectrumSnapshot:
+    def _weights(self, part: WeightPart, single: float, eps: float) -> SpectrumSnapshot:
+        if not part.note and len(part.matrix_shape) == 2 and 0 < min(part.matrix_shape) <= EXACT_UP_TO:
+            W = part.stored().double()
+            return self._spectrum(part.label, W, torch.linalg.vector_norm(W), single, eps, floor=0.0)
         found = weight_spectrum(part, exact_up_to=EXACT_UP_TO, k=TOP, seed=self._seed)
         if found.method == "not computed":
             return _missing(part.label, "not computed" if part.note else NOT_FINITE)
         whole = found.method != "randomised"
         return _spectrum_snapshot(part.label, found.values, found.norm * found.norm, eps, whole=whole)
 
-    def _representation(self, output: Tensor, layout: str, eps: float) -> SpectrumSnapshot:
+    def _representation(self, output: Tensor, layout: str, single: float, eps: float) -> SpectrumSnapshot:
         rows, _ = as_rows(output, layout)
         # With more units than an exact spectrum may have, as many rows.
         most = self._rows if rows.shape[1] <= EXACT_UP_TO else EXACT_UP_TO
         if len(rows) > most:
             rows = rows[torch.arange(most, device=rows.device) * len(rows) // most]
-        A = rows.double()
-        size = torch.linalg.vector_norm(A) / len(A) ** 0.5
-        if not bool(torch.isfinite(size)):
-            return _missing("representation", NOT_FINITE)
-        if len(A) < 2:
+        if len(rows) < 2:
             return _missing("representation", "not computed")
-        values = _singular_values(A - A.mean(0), unit_roundoff(self.module)) / len(A) ** 0.5
-        norm, floor = float(values.square().sum()), rounding_floor(size, eps)
-        return _spectrum_snapshot("representation", values.cpu(), norm, eps, floor=floor)
+        A = rows.double() / len(rows) ** 0.5
+        size = torch.linalg.vector_norm(A)
+        floor = rounding_floor(float(size), eps)
+        return self._spectrum("representation", A - A.mean(0), size, single, eps, floor=floor)
+
+    def _spectrum(
+        self, label: str, A: Tensor, size: Tensor, single: float, eps: float, *, floor: float
+    ) -> SpectrumSnapshot:
+        """Of a matrix whose smaller side is at most ``EXACT_UP_TO``; ``size`` is not finite if some entry is not."""
+        if not bool(torch.isfinite(size)):
+            return _missing(label, NOT_FINITE)
+        values = _singular_values(A, single).cpu()
+        return _spectrum_snapshot(label, values, float(values.square().sum()), eps, floor=floor)
 
     def _cost(self, output: Tensor, targets: Tensor) -> float:
         targets = targets.to(output.device)
@@ -240,12 +262,6 @@ def safely(take: Callable[[int], Snapshot], step: int) -> Snapshot:
     except Exception as error:  # whatever the user's forward raises
         note = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return Snapshot(step, FAILED, note, (), math.nan, math.nan)
-
-
-def timed(take: Callable[[], Snapshot]) -> tuple[Snapshot, float]:
-    """A snapshot and the seconds it took."""
-    started = time.perf_counter()
-    return take(), time.perf_counter() - started
 
 
 def _singular_values(A: Tensor, eps: float) -> Tensor:
@@ -315,8 +331,11 @@ class Monitor:
         Names or globs; all layers with parameters unless given.
     optimizer : torch.optim.Optimizer, optional
         Count its steps instead of forwards.
-    max_samples : int, default 512
+    max_samples : int, default 128
         Samples that each snapshot runs, in the module's own dtype.
+    budget : float or None, default 0.05
+        Share of the time since entering that snapshots may take beyond three seconds: one that is due is left out as
+        long as it would take more. None for all that are due. The first and the last are always taken.
     max_snapshots : int, default 1000
         When there are more, every second one is dropped and ``every`` doubles: memory and time stay bounded.
     learning_rate : float, optional
@@ -340,6 +359,8 @@ class Monitor:
         Steps counted so far.
     overhead : float
         Share of the time since entering that was spent here.
+    left_out : int
+        Snapshots that were due and not taken, by ``budget``.
 
     Notes
     -----
@@ -372,7 +393,8 @@ class Monitor:
         Y: Any = None,
         layers: Sequence[str] | str | None = None,
         optimizer: torch.optim.Optimizer | None = None,
-        max_samples: int = 512,
+        max_samples: int = SAMPLES,
+        budget: float | None = 0.05,
         max_snapshots: int = 1000,
         loss: str = "mse",
         learning_rate: float | None = None,
@@ -389,6 +411,9 @@ class Monitor:
         self._on_snapshot = on_snapshot
         self.every = check_integer(who, "every", every, low=1)
         self._most = check_integer(who, "max_snapshots", max_snapshots, low=3)
+        if budget is not None:
+            check_number(who, "budget", budget, low=0.0, low_open=True)
+        self._budget = budget
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             got = type(optimizer).__name__
             fail(who, "`optimizer` must be a torch.optim.Optimizer", got, "Pass the one that the loop steps.")
@@ -405,25 +430,29 @@ class Monitor:
             "counts": "forwards in training mode" if optimizer is None else f"steps of {type(optimizer).__name__}",
             "layers": [layers] if isinstance(layers, str) else None if layers is None else list(layers),
             "max_samples": max_samples,
+            "budget": budget,
             "loss": None if Y is None else loss,
             "learning_rate": learning_rate,
             "ridge": ridge,
             "true_rank": true_rank,
             "seed": seed,
         }
-        self.step = 0
+        self.step = self.left_out = 0
         self._snapshots: list[Snapshot] = []
         self._hook: RemovableHandle | None = None
         self._busy = False
-        self._spent, self._entered, self._left = 0.0, 0.0, 0.0
+        self._spent, self._first, self._last, self._entered, self._left = 0.0, 0.0, 0.0, 0.0, 0.0
 
     @property
     def history(self) -> History:
         """What was recorded so far."""
-        settings = {**self._settings, "overhead": self.overhead}
+        settings = {**self._settings, "overhead": self.overhead, "left_out": self.left_out}
         if self.every != self._settings["every"]:
             settings["every_at_the_end"] = self.every
-        return History(tuple(self._snapshots), self._camera.notes, settings)
+        notes = self._camera.notes
+        if self.left_out:
+            notes = *notes, f"{self.left_out} snapshots that were due are left out: see `budget`"
+        return History(tuple(self._snapshots), notes, settings)
 
     @property
     def overhead(self) -> float:
@@ -437,12 +466,25 @@ class Monitor:
             self.step = check_integer("Monitor.record", "step", step, low=0)
         self._busy = True
         try:
-            snapshot, seconds = timed(lambda: safely(self._camera.take, self.step))
+            snapshot = self._timed(lambda: safely(self._camera.take, self.step))
         finally:
             self._busy = False
-        self._spent += seconds
         self._keep(snapshot)
         return snapshot
+
+    def _timed(self, take: Callable[[], Snapshot]) -> Snapshot:
+        started = time.perf_counter()
+        snapshot = take()
+        self._last = time.perf_counter() - started
+        self._spent += self._last
+        return snapshot
+
+    def _affordable(self) -> bool:
+        """Whether one more snapshot like the last stays within the budget."""
+        if self._budget is None:
+            return True
+        allowed = self._budget * (time.perf_counter() - self._entered)
+        return self._spent + self._last <= allowed or self._spent - self._first + self._last <= SECONDS_FREE
 
     def _keep(self, snapshot: Snapshot) -> None:
         self._snapshots.append(snapshot)
@@ -456,9 +498,8 @@ class Monitor:
         if self._hook is not None:
             fail("Monitor", "a Monitor is entered once at a time", "one that is open", "Leave it first, or make two.")
         self._spent, self._entered, self._left = 0.0, time.perf_counter(), 0.0
-        snapshot, seconds = timed(lambda: self._camera.take(self.step))
-        self._spent += seconds
-        self._keep(snapshot)
+        self._keep(self._timed(lambda: self._camera.take(self.step)))
+        self._first = self._last
         if self._optimizer is not None:
             self._hook = self._optimizer.register_step_post_hook(self._after_step)
         else:
@@ -488,8 +529,12 @@ class Monitor:
         self._when_due()
 
     def _when_due(self) -> None:
-        if self.step % self.every == 0 and self._snapshots[-1].step != self.step:
+        if self.step % self.every or self._snapshots[-1].step == self.step:
+            return
+        if self._affordable():
             self.record()
+        else:
+            self.left_out += 1
 
 
 # ---- A series of checkpoints of one network, looked at one after the other
@@ -508,7 +553,7 @@ def diagnose_checkpoints(
     steps: Sequence[int] | None = None,
     loss: str = "mse",
     layers: Sequence[str] | str | None = None,
-    max_samples: int = 512,
+    max_samples: int = SAMPLES,
     unpack: Callable[[Any], Any] | None = None,
     seed: int = 0,
 ) -> History:

@@ -360,6 +360,8 @@ class Streaming:
         The module carries no more than single precision.
     expected : int
         Samples that will come; 0 if it is not known.
+    by_position : bool
+        Positions are samples and nothing else: those of one sample are not joined into one row too.
     """
 
     sketch: int
@@ -367,6 +369,7 @@ class Streaming:
     seed: int
     coarse: bool
     expected: int
+    by_position: bool = False
 
     def of(self, width: int, rows: int, keep: int = 0) -> StreamedSpectrum:
         """A stream for this many units and rows."""
@@ -401,17 +404,19 @@ def observe(
             rows, note = rows[present.flatten().to(rows.device)], f"{note}, but padding"
         separate = place.batch_axis is not None and (len(place.shape) > 1 or place.per_sample > 1)
         every = max(how.expected * place.calls * max(1, place.size // max(rows.shape[1], 1)), len(rows))
+        # Where positions count the dimensions, there must be more of them than units.
+        most = max(MOST_ROWS, 4 * rows.shape[1]) if how.by_position else MOST_ROWS
         if name not in layers:
-            whole = how.of(place.size, how.expected, KEPT) if separate else None
-            if separate and every > MOST_ROWS:
-                note += f"; about {MOST_ROWS} of {every}, drawn at random"
-            stream = how.of(rows.shape[1], min(every, MOST_ROWS) if separate else how.expected, KEPT)
+            whole = how.of(place.size, how.expected, KEPT) if separate and not how.by_position else None
+            if separate and every > most:
+                note += f"; about {most} of {every}, drawn at random"
+            stream = how.of(rows.shape[1], min(every, most) if separate else how.expected, KEPT)
             layers[name] = Seen(stream, whole, note)
         seen = layers[name]
         if output.is_floating_point():
             seen.count_signs(output)
-        if separate and every > MOST_ROWS:
-            few = max(1, math.ceil(len(rows) * MOST_ROWS / every))
+        if separate and every > most:
+            few = max(1, math.ceil(len(rows) * most / every))
             rows = rows[torch.randperm(len(rows), generator=drawn)[:few].sort().values.to(rows.device)]
         seen.rows.update(rows)
         if seen.whole is not None and number == place.calls - 1:

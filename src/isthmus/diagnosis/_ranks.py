@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,13 +36,18 @@ class Isthmus(Plain):
         ``"full"``: narrower than inputs and outputs. ``"half"``: as wide as the outputs, which force it.
     reasons : tuple of str
         What speaks for the verdict; doubts first.
+    per : {"sample", "position"}
+        What the rank is counted at. ``"position"``: at each token, where inputs are tokens.
     """
+
+    later: ClassVar = ("per",)
 
     verdict: str
     rank: int | None
     layers: tuple[str, ...]
     kind: str | None
     reasons: tuple[str, ...]
+    per: str = "sample"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +65,8 @@ class Gate:
         Of the layer's weight matrix, where it has exactly one.
     points : Tensor (P, columns)
         Some rows of the representation.
+    by_position : bool
+        Whether positions are its samples.
     """
 
     name: str
@@ -66,6 +74,7 @@ class Gate:
     floor: float
     weights: Reading | None
     points: Tensor
+    by_position: bool = False
 
 
 @cites("talk2023", "Impact of the Output Dim.", ids=("Q-full-half",))
@@ -99,6 +108,7 @@ def isthmus_of_gates(
     data_rank: int,
     jacobian: Reading | None,
     eps: float,
+    most: int = 10**9,
 ) -> Isthmus:
     """From the layers that separate inputs from outputs, in any architecture.
 
@@ -113,18 +123,20 @@ def isthmus_of_gates(
     d_in, d_out : int
         Numbers in the inputs and outputs for one sample.
     samples : int
-        N: centred representations cannot show more than N − 1 dimensions.
+        N: centred representations cannot show more than N − 1 dimensions; positions, where these are counted.
     data_rank : int
         Dimension of the span of the inputs: what is as low already was not narrowed by the network.
     jacobian : Reading or None
         Of the Jacobian of the whole network.
     eps : float
         Relative rounding in the spectra.
+    most : int
+        What layers in between have at most whatever they compute.
     """
     # What the data do not have, no layer can lose.
-    limit = min(d_in, d_out, samples - 1, data_rank)
+    limit = min(d_in, d_out, samples - 1, data_rank, most)
     spectra, floors = [gate.spectrum for gate in gates], [gate.floor for gate in gates]
-    forced = limit == min(data_rank, samples - 1)
+    forced = limit == min(data_rank, samples - 1, most)
     found = narrowest("representations", spectra, limit, eps, floors, forced_everywhere=forced)
     where = tuple(gates[ell - 1].name or "(output)" for ell in found.layers)
     said = found.explanation + (f" ({', '.join(where)})" if where else "")
@@ -133,7 +145,9 @@ def isthmus_of_gates(
     if found.rank is None:
         half = "half" if d_out < min(d_in, data_rank) else None
         why = "no layer is narrower than inputs and outputs force"
-        if data_rank < min(d_in, d_out):
+        if gates[-1].by_position:
+            why = f"every layer has the {limit} dimensions at each position that embeddings, norms and outputs allow"
+        elif data_rank < min(d_in, d_out):
             why += f"; the inputs have only {data_rank} dimensions themselves"
         return Isthmus("none", None, (), half, (why, said))
     rank = found.rank
@@ -156,7 +170,8 @@ def isthmus_of_gates(
     reasons = [said, *support]
     if local is not None and local.count < rank:
         reasons.append(f"the Jacobian has rank {local.count} < {rank}: the surface closes up, as a circle does")
-    return Isthmus("determined", rank, where, full_or_half(rank, d_in, d_out), tuple(reasons))
+    per = "position" if any(gate.by_position for gate in attained) else "sample"
+    return Isthmus("determined", rank, where, full_or_half(rank, d_in, d_out), tuple(reasons), per)
 
 
 def _support(attained: list[Gate], rank: int, local: Reading | None) -> list[str]:

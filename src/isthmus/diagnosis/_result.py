@@ -129,11 +129,13 @@ class LayerDiagnosis(Plain):
         Of the centred representation, divided by √rows, positions counting as samples.
     whole : Spectrum or None
         The same with all positions of a sample together: its dimensions are those of the map. None where it equals
-        ``representation``, or cannot be had.
+        ``representation``, cannot be had, or inputs are tokens, whose dimensions are counted position by position.
     jacobian : Spectrum or None
         Median over samples of the singular values of J(x → layer).
     bypass : float
         Share of the outputs' variation that survives when this layer is frozen: 0 if everything passes through it.
+    bypass_range : Estimate or None
+        The same with an interval of 95 % for all samples beside the same fixed one; None where it is 0 or not known.
     passes : bool or None
         Whether everything passes through it, by ``bypass`` or because the module around it is bypassed; None if that
         was not measured.
@@ -151,7 +153,10 @@ class LayerDiagnosis(Plain):
 
     keys: ClassVar = {"type_name": "type"}
     derived: ClassVar = ("participation_ratio",)
-    later: ClassVar = ("negative_count", "negative_share", "passes", "jacobian_size", "effective", "fresh", "factor")
+    later: ClassVar = (
+        *("negative_count", "negative_share", "passes", "jacobian_size", "effective", "fresh", "factor"),
+        "bypass_range",
+    )
 
     name: str
     kind: str
@@ -173,6 +178,7 @@ class LayerDiagnosis(Plain):
     effective: EffectiveDimension | None = None
     fresh: EffectiveDimension | None = None
     factor: Factor | None = None
+    bypass_range: Estimate | None = None
 
     def __post_init__(self) -> None:
         if self.passes is None and not math.isnan(self.bypass):
@@ -303,6 +309,7 @@ class Diagnosis(Plain):
         first, last = found.layers[0], found.layers[-1]
         where = f"at layer {first!r}" if first == last else f"from layer {first!r} to {last!r}"
         kind = {"full": "", "half": ", as many as its outputs (a half bottleneck)", None: ""}[found.kind]
+        dimensions += " at each position" if found.per == "position" else ""
         return f"Everything the network computes passes through {dimensions}{kind}, {where} (determined)."
 
     @property
@@ -412,7 +419,7 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "layers.effective": _quantity(
         "of the covariance Σ of a layer's outputs, positions pooled: participation (Tr Σ)²/Tr Σ², Tr Σ² from pairs "
         "of different samples; stable Tr Σ/‖Σ‖; intrinsic: TwoNN",
-        "95 % of intervals hold the number of all samples; of TwoNN the interval is that of the draw alone",
+        "95 % of intervals hold the number of all samples; of TwoNN the dimension where density is constant nearby",
     ),
     "layers.fresh": _quantity("the same of a freshly initialised copy; the notes say how it was made"),
     "layers.factor": _quantity(
@@ -426,6 +433,10 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "layers.bypass": _quantity(
         "Σ‖f(x; layer frozen at x_0) − f(x_0)‖² / Σ‖f(x) − f(x_0)‖²", "everything passes through if ≤ 1e-9"
     ),
+    "layers.bypass_range": _quantity(
+        "the same as an estimate of E‖f(x; frozen) − f(x_0)‖² / E‖f(x) − f(x_0)‖²: Student's t for its logarithm",
+        "95 % of intervals hold the number of all samples beside the same x_0",
+    ),
     "layers.negative_share": _quantity("‖[Z]₋‖²/‖Z‖² of the layer's outputs: what a ReLU after it takes away"),
     "layers.negative_count": _quantity("share of the entries of the layer's outputs that are negative"),
     "whole.nonnegativity": _quantity(
@@ -437,7 +448,13 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "whole.norm_per_depth": _quantity("‖θ‖²/L; fully connected networks only; tends to the rank from above with depth"),
     "whole.layer_imbalance": _quantity("max_ℓ |‖W_ℓ‖² + ‖b_ℓ‖² − ‖W_(ℓ+1)‖²| / mean‖W_ℓ‖²; 0 at every minimum"),
     "whole.neuron_imbalance": _quantity("max_ℓ Σ_i |‖W_ℓ,i·‖² + b_ℓ,i² − ‖W_(ℓ+1),·i‖²| / mean‖W_ℓ‖²"),
-    "whole.ntk_trace": _quantity("mean over samples of Tr Θ(x, x) = Σ_ℓ (‖α_(ℓ−1)‖² + β²)·‖J(α̃_ℓ → f)‖²_F"),
+    "whole.ntk_trace": _quantity(
+        "mean over samples of Tr Θ(x, x) = ‖J_θ f(x)‖²_F; fully connected networks: Σ_ℓ (‖α_(ℓ−1)‖² + β²)·"
+        "‖J(α̃_ℓ → f)‖²_F over these samples; others: from random directions of the outputs at some of them"
+    ),
+    "whole.ntk_trace_range": _quantity(
+        "others: interval of the same, Student's t for its logarithm", "95 % of intervals hold the mean of all samples"
+    ),
     "whole.ntk_top": _quantity("largest eigenvalue of Θ(X, X)/N, at most 200 samples"),
     "whole.largest_stable_step": _quantity("2/‖H‖ with H = (2/N)Θ + 2·ridge: gradient descent is stable below it"),
     "whole.forces": _quantity(

@@ -24,6 +24,9 @@ HELD, HELD_BYTES = 16, 2**27
 #: Share of what is left of the budget that each part may take.
 SHARES = {"effective dimensions": 0.4, "fresh copy": 0.5, "factors": 0.5}
 
+#: Points of a layer that it is measured on before there is time for all.
+FEW_POINTS = 128
+
 #: Seconds that a layer's estimates are expected to take.
 SECONDS_EACH = 0.1
 
@@ -69,10 +72,11 @@ def without_bottleneck(
     available = subject.batches.samples or POINT_SAMPLES
     room = int(0.25 * min(effort.left, 1e6) / max(subject.one, 1e-9))
     samples = available if subject.batches.together else min(available, POINT_SAMPLES, max(room, HELD))
-    found, points = _measured(subject, subject.run, "effective dimensions", samples, effort)
+    first = {one.name for one in layers if one.passes}
+    found, points = _measured(subject, subject.run, "effective dimensions", samples, effort, first)
     if not found:
         return layers, None, []
-    fresh, notes = _of_fresh_copy(subject, samples, effort)
+    fresh, notes = _of_fresh_copy(subject, samples, effort, first)
     layers = tuple(replace(one, effective=found.get(one.name), fresh=fresh.get(one.name)) for one in layers)
     narrowest, factors = _projected(subject, layers, points, samples, effort)
     layers = tuple(replace(one, factor=factors.get(one.name)) for one in layers)
@@ -82,7 +86,7 @@ def without_bottleneck(
 
 
 def _measured(
-    subject: Subject, module: nn.Module, part_name: str, samples: int, effort: Effort
+    subject: Subject, module: nn.Module, part_name: str, samples: int, effort: Effort, first: set[str]
 ) -> tuple[dict[str, EffectiveDimension], dict[str, Points]]:
     """The effective dimensions of every layer that there is time for, and the points that they were measured on."""
     estimated = samples * subject.one + SECONDS_EACH * len(subject.places)
@@ -93,22 +97,31 @@ def _measured(
     found: dict[str, EffectiveDimension] = {}
     with effort.part(part_name, len(subject.places), estimated, what) as part:
         points = subject.points(module, samples)
+        # Few points of every layer before all of one; what everything passes through before the rest.
         for done, (name, some) in enumerate(points.items()):
             if not part.goes_on(SHARES[part_name]):
-                part.reduce(f"{done} of {len(points)} layers; missing from {name!r} on")
-                break
-            one = effective_dimension(some)
+                part.reduce(f"{done} of {len(points)} layers, on {FEW_POINTS} points; missing from {name!r} on")
+                return found, points
+            one = effective_dimension(some.thinned(FEW_POINTS))
             if one is not None:
                 found[name] = one
             part.bar.advance()
+        rest = [name for name, one in found.items() if one.points < len(points[name].rows)]
+        for done, name in enumerate(sorted(rest, key=lambda name: name not in first)):
+            if not part.goes_on(SHARES[part_name]):
+                part.reduce(f"{done} of {len(rest)} layers on all their points, the others on {FEW_POINTS}")
+                break
+            found[name] = effective_dimension(points[name]) or found[name]
     return found, points
 
 
-def _of_fresh_copy(subject: Subject, samples: int, effort: Effort) -> tuple[dict[str, EffectiveDimension], list[str]]:
+def _of_fresh_copy(
+    subject: Subject, samples: int, effort: Effort, first: set[str]
+) -> tuple[dict[str, EffectiveDimension], list[str]]:
     """The same of a freshly initialised copy, and how it was made."""
     try:
         fresh, how = fresh_copy(subject.run, subject.few, subject.seed)
-        found, _ = _measured(subject, fresh, "fresh copy", samples, effort)
+        found, _ = _measured(subject, fresh, "fresh copy", samples, effort, first)
     except Exception as error:  # whatever a user's copy or forward raises
         reason = str(error).split("\n")[0][:200]
         return {}, [f"no freshly initialised copy to compare with ({type(error).__name__}: {reason})"]

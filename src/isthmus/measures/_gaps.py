@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import numpy as np
 
 from isthmus._checks import as_tensor, fail
 
@@ -106,8 +106,9 @@ def read_spectrum(
     >>> read_spectrum([1.0, 0.9, 0.3, 0.2]).status  # 0.9 to 0.3: neither a rank nor its absence
     'unclear'
     """
-    values = as_tensor("read_spectrum", "s", s)
-    if values.ndim != 1 or len(values) == 0 or bool((values < 0).any()) or bool((values.diff() > 0).any()):
+    # Short vectors: NumPy takes a fifth of the time that tensors take.
+    values = as_tensor("read_spectrum", "s", s).cpu().numpy()
+    if values.ndim != 1 or len(values) == 0 or (values < 0).any() or (np.diff(values) > 0).any():
         fail(
             "read_spectrum",
             "`s` must be a non-empty decreasing vector of values ≥ 0",
@@ -120,42 +121,45 @@ def read_spectrum(
     relative = values / top
     if len(values) == 1:
         return Reading("full", 1, 1.0, 1.0, 0.0, True)
-    bottom = max(len(values) * eps, floor / top, torch.finfo(torch.float64).tiny)
-    gaps = relative[:-1] / relative[1:].clamp_min(bottom)
-    inside = torch.arange(1, len(values)) <= rule.edge * len(values)
-    loud = relative[:-1] >= rule.level
+    bottom = max(len(values) * eps, floor / top, np.finfo(np.float64).tiny)
+    above, below = relative[:-1], relative[1:]
+    gaps = above / np.maximum(below, bottom)
+    inside = np.arange(1, len(values)) <= rule.edge * len(values)
+    loud = above >= rule.level
     # Towards the floor a gap is cut short (in float32 at 10⁵ or less): there `certain` suffices at the edge
     # too.
-    grounded = relative[1:] <= bottom
-    heard = torch.where(
+    grounded = below <= bottom
+    heard = np.where(
         inside,
         loud | (gaps >= rule.certain),
         (gaps >= rule.at_edge) | (grounded & (gaps >= rule.certain)),
     )
-    heard &= relative[:-1] >= rule.noise
-    clear = heard & (gaps >= rule.clear) & (relative[1:] <= rule.tail)
+    heard &= above >= rule.noise
+    clear = heard & (gaps >= rule.clear) & (below <= rule.tail)
 
     def reading(status: str, index: int) -> Reading:
         return Reading(
             status,
             index + 1,
             float(gaps[index]),
-            float(relative[index]),
-            float(relative[index + 1]),
+            float(above[index]),
+            float(below[index]),
             bool(grounded[index]),
         )
 
-    if bool((clear & loud).any()) and bool((clear & ~loud).any()):
+    if (clear & loud).any() and (clear & ~loud).any():
         # A clear drop, and further down the end of what is left: an ill-conditioned map, or a bottleneck with
         # dead neurons beyond it. The spectrum cannot tell which, unless what is left is faint.
-        index = int(torch.where(clear & loud, gaps, torch.zeros_like(gaps)).argmax())
-        return reading("clear" if relative[index + 1] <= rule.faint else "unclear", index)
+        index = int(np.where(clear & loud, gaps, 0.0).argmax())
+        return reading("clear" if below[index] <= rule.faint else "unclear", index)
     if clear.any():
-        ranked = torch.where(clear, gaps, torch.ones_like(gaps)).log().sort(descending=True)
+        ranked = np.where(clear, gaps, 1.0)
+        index = int(ranked.argmax())
         # Two drops of comparable size leave the rank open; a much larger one settles it.
-        settled = float(ranked.values[0]) > 2.5 * float(ranked.values[1]) if len(gaps) > 1 else True
-        return reading("clear" if settled else "unclear", int(ranked.indices[0]))
+        others = np.log(np.delete(ranked, index))
+        settled = float(np.log(ranked[index])) > 2.5 * float(others.max()) if len(others) else True
+        return reading("clear" if settled else "unclear", index)
     doubtful = heard & (gaps >= rule.unclear)
     if doubtful.any():
-        return reading("unclear", int(torch.where(doubtful, gaps, torch.zeros_like(gaps)).argmax()))
+        return reading("unclear", int(np.where(doubtful, gaps, 0.0).argmax()))
     return Reading("full", len(values), 1.0, float(relative[-1]), 0.0, True)

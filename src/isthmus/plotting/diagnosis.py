@@ -38,6 +38,12 @@ _COUNTS = (
     "No mark: no clear drop in that spectrum, or it was not computed; the table says which. Hollow: some of the "
     "outputs' variation goes around the layer, as past a skip connection, so that it cannot be the isthmus alone.",
 )
+_EFFECTIVE = (
+    "Each mark is in how many dimensions the outputs of a layer vary in effect, (Tr Σ)²/Tr Σ² of their covariance: "
+    "directions count by the variance that they carry. The line is its interval of 95 %, the bar the layer's width.",
+    "Beside it stands the same of a freshly initialised copy: only against that is a number large or small.",
+    "Hollow: information goes around the layer, as past a skip connection.",
+)
 _AGREEMENT = (
     "Each point is another way of counting. Full points amount to a count, hollow ones are soft measures that need not "
     "be whole numbers.",
@@ -97,6 +103,53 @@ def counts(found: Sequence[Any], layers: Layers, rank: int | None) -> Figure:
     told = "Counts of outstanding singular values, layer by layer."
     drives = ("representations-layer", places)
     return Figure("counts", "How many values stand out", data, chart, reading, told, 440, drives=drives)
+
+
+def effective(found: Any, layers: Layers) -> Figure | None:
+    """Effective dimension of each layer with its interval, over its width and beside a fresh copy; None without any."""
+    kept = [i for i, layer in enumerate(found.layers) if layer.effective is not None]
+    if not kept:
+        return None
+    names = Layers(range(1, len(kept) + 1), [layers.names[i] for i in kept], []).cut()
+    shown = [found.layers[i] for i in kept][:LAYERS]
+    places, labels = list(names.places), names.labels()
+    units = {"type": "bar", "name": "units", "x": places, "y": [layer.units or None for layer in shown], "width": 0.86}
+    units |= {"text": labels, "hovertemplate": "%{text}: %{y} units", "marker": {"color": "@faint", "opacity": 0.35}}
+    data: list[dict[str, Any]] = [units]
+    kinds = (
+        ("freshly initialised", "fresh", "@orange", "square", 0.2),
+        ("this network", "effective", "@blue", "circle", 0.0),
+    )
+    for name, key, colour, symbol, shift in kinds:
+        estimates = [(i, getattr(layer, key).participation) for i, layer in enumerate(shown) if getattr(layer, key)]
+        estimates = [(i, one) for i, one in estimates if math.isfinite(one.value)]
+        if not estimates:
+            continue
+        ends = [(i, one) for i, one in estimates if math.isfinite(one.low + one.high)]
+        bars = {"type": "scatter", "mode": "lines", "showlegend": False, "line": {"color": colour, "width": 2}}
+        bars |= {"x": [x for i, _ in ends for x in (places[i], places[i], None)], "shift": shift}
+        data.append(bars | {"y": short([y for _, one in ends for y in (one.low, one.high, math.nan)])})
+        both = [[pair for pair in estimates if (shown[pair[0]].passes is False) is around] for around in (False, True)]
+        for around, some in enumerate(both):
+            if some:
+                mark = {"color": colour, "symbol": f"{symbol}-open" if around else symbol, "size": 8}
+                points = {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": name,
+                    "marker": mark | {"line": {"width": 2, "color": colour}},
+                }
+                points |= {
+                    "x": [places[i] for i, _ in some],
+                    "y": short([one.value for _, one in some]),
+                    "shift": shift,
+                }
+                points |= {"text": [f"{labels[i]}, {name}: {one.shown}" for i, one in some], "hovertemplate": "%{text}"}
+                data.append(points | {"legendgroup": key, "showlegend": not (around and both[0])})
+    highest = max([1, *(layer.units for layer in shown)])
+    chart = layout(names.axis(), _count_axis(1.0, highest) | {"title": {"text": "dimensions"}}, showlegend=True)
+    told = "Effective dimension of each layer beside that of a freshly initialised copy."
+    return Figure("effective", "In how many dimensions each layer varies", data, chart, list(_EFFECTIVE), told, 440)
 
 
 def _count_axis(low: float, high: float) -> dict[str, Any]:

@@ -90,9 +90,11 @@ def page_of(found: Diagnosis, *, document: Mapping[str, Any] | None = None) -> P
     origin, quantities = content.get("origin"), content["quantities"]
     title = str((origin or {}).get("weights") or found.whole.get("type") or "Diagnosis")
     where = "Layer by layer" if found.rank is None else "Where the isthmus is"
+    ways = picture.effective(found, layers)
+    soft = [*([ways] if ways else []), *tables["effective"], *tables["factors"]]
     sections = [
+        Section("effective", "In effect", soft, _EFFECTIVE),
         Section("layers", where, _layers(found, layers, tables), _LEAD),
-        Section("effective", "In effect", [*tables["effective"], *tables["factors"]], _EFFECTIVE),
         Section("agreement", "Agreement", _agreement(found, tables), "Do other ways of counting say the same?"),
         *(_through(key, found, content["layers"]) for key in _SPECTRA),
         frequency_section(found.layers, layers, found.whole),
@@ -113,6 +115,14 @@ def _facts(found: Diagnosis, count: int) -> list[Fact]:
         first, last = plain(narrow.layers[0], 24), plain(narrow.layers[-1], 24)
         where = f"at {first}" if len(narrow.layers) == 1 else f"from {first} to {last}"
         facts.append(Fact("layers in the isthmus", f"{len(narrow.layers)} of {count}", where))
+    elif found.narrowest is not None:
+        soft = found.narrowest
+        where = f"in effect, at {plain(soft.layer, 24)}, where it is least"
+        facts.append(Fact("dimensions", f"{soft.dimension.value:.3g} of {found[soft.layer].units}", where))
+        if soft.fresh is not None and math.isfinite(soft.fresh.value):
+            facts.append(Fact("freshly initialised", f"{soft.fresh.value:.3g}", "dimensions of the same layer"))
+        if soft.carried >= 0:
+            facts.append(Fact("carried", f"{soft.carried:.0%}", f"of the outputs by its leading {soft.directions}"))
     else:
         facts.append(Fact("layers", str(count), "that were looked at"))
     facts.append(Fact("samples", f"{found.samples:,}", "that it ran on"))
