@@ -167,6 +167,24 @@ def peak_megabytes(command: Sequence[str]) -> float:
     return int(done.stdout) / (2**20 if sys.platform == "darwin" else 2**10)
 
 
+def processor_seconds() -> float:
+    """Of this process and all below it, living or not, where that can be read; else of this one."""
+    if not Path("/proc/self/stat").exists():
+        return time.process_time()
+    parents, ticks = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        parents[int(entry.name)] = int(words[1])
+        ticks[int(entry.name)] = sum(map(int, words[11:15]))
+    inside = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in inside} - inside:
+        inside |= more
+    return sum(ticks[pid] for pid in inside if pid in ticks) / os.sysconf("SC_CLK_TCK")
+
+
 def _git(*options: str) -> str | None:
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *options], capture_output=True, text=True, check=False)
@@ -175,12 +193,13 @@ def _git(*options: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _commit() -> str:
-    commit = _git("rev-parse", "--short=10", "HEAD")
-    if commit is None:
+def commit() -> str:
+    """The version that runs, and whether anything was changed since."""
+    found = _git("rev-parse", "--short=10", "HEAD")
+    if found is None:
         return "not recorded"
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude){path}" for path in WRITTEN))
-    return f"{commit}, changed" if changed else commit
+    return f"{found}, changed" if changed else found
 
 
 def _processor() -> str:
@@ -205,7 +224,7 @@ def provenance(peers: Sequence[str], *, quick: bool) -> dict[str, Any]:
     """Where, when and with what this was measured; ``peers`` are names of distributions."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": _processor(),

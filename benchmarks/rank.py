@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _bench import arguments, provenance, report, version
+from _bench import arguments, commit, processor_seconds, provenance, report, version
 from _rank_peers import PEERS, timed
 
 import isthmus
@@ -129,12 +129,12 @@ def peers(Y: np.ndarray) -> dict[str, Any]:
     return out
 
 
-def row(name: str, seed: int, noise: float, make: Callable[[], Problem]) -> dict[str, Any]:
+def row(name: str, seed: int, noise: float, make: Callable[[], Problem], jobs: int | None = None) -> dict[str, Any]:
     """One problem, discovered."""
     problem = make()
-    start = time.perf_counter()
-    found = isthmus.discover(problem.X, problem.Y, groups=problem.groups)
-    seconds = time.perf_counter() - start
+    start, spent = time.perf_counter(), processor_seconds()
+    found = isthmus.discover(problem.X, problem.Y, groups=problem.groups, n_jobs=jobs)
+    seconds, processor = time.perf_counter() - start, processor_seconds() - spent
     noise = problem.noise if math.isnan(noise) else noise
     return {
         "problem": name,
@@ -146,6 +146,8 @@ def row(name: str, seed: int, noise: float, make: Callable[[], Problem]) -> dict
         "verdict": found.verdict,
         "error": found.error,
         "seconds": round(seconds, 1),
+        "processor": round(processor, 1),
+        "commit": commit(),
         "reasons": list(found.reasons),
         "errors": {}
         if found.profile is None
@@ -221,9 +223,14 @@ def summary(rows: list[dict]) -> dict[str, Any]:
         "with_a_rank": len(informative),
         "peers_right": near,
         "learned": learned(rows),
-        "median_seconds": float(np.median([r["seconds"] for r in rows])),
-        "largest_seconds": max(r["seconds"] for r in rows),
+        "median_seconds": float(np.median([spent(r) for r in rows])),
+        "largest_seconds": max(spent(r) for r in rows),
     }
+
+
+def spent(r: dict[str, Any]) -> float:
+    """Seconds of processor time, which other jobs lengthen less; of the clock where that was not kept."""
+    return r.get("processor", r["seconds"])
 
 
 def table(rows: list[dict], document: dict[str, Any]) -> str:
@@ -242,7 +249,8 @@ def table(rows: list[dict], document: dict[str, Any]) -> str:
         f"**{s['right']} of {s['problems']} right, {s['undetermined']} undetermined where a rank was wanted, "
         f"{s['wrong']} confidently wrong.** Counting guesses: {s['guess_right']} of {s['with_a_rank']} problems that",
         f"have a rank; TwoNN {near['two_nn']}, MLE {near['mle']}, PCA {near['pca']}. "
-        f"Median {s['median_seconds']:.0f} s, largest {s['largest_seconds']:.0f} s.",
+        f"Seconds are of processor time: median {s['median_seconds']:.0f}, largest {s['largest_seconds']:.0f}.",
+        *versions(rows),
         "",
         "| problem | noise | seed | n | true | discover | outcome | held-out error | s | TwoNN | MLE | PCA |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -255,9 +263,20 @@ def table(rows: list[dict], document: dict[str, Any]) -> str:
         others = [("–" if r[key] is None else f"{r[key]:.1f}") for key in ("two_nn", "mle")]
         lines.append(
             f"| {r['problem']} | {noise} | {r['seed']} | {r['samples']} | {r['true_rank']} | {found} | {shown} | "
-            f"{r['error']:.4f} | {r['seconds']:.0f} | {others[0]} | {others[1]} | {r['pca']} |"
+            f"{r['error']:.4f} | {spent(r):.0f} | {others[0]} | {others[1]} | {r['pca']} |"
         )
     return "\n".join([*lines, *told_learned(rows)]) + "\n"
+
+
+def versions(rows: list[dict[str, Any]]) -> list[str]:
+    """A sentence about the versions by which the rows were made."""
+    made: dict[str, list[str]] = {}
+    for r in rows:
+        made.setdefault(r.get("commit", "not recorded"), []).append(f"{r['problem']} ({r['seed']}, {r['noise']})")
+    # The most rows first, which then need no list.
+    most, *others = sorted(made, key=lambda commit: -len(made[commit]))
+    listed = "".join(f"; {commit}: {', '.join(made[commit])}" for commit in others)
+    return [f"Commit {most}: {len(made[most])} of {len(rows)}{listed}."]
 
 
 def peer_row(name: str, seed: int, noise: float, problem: Problem, **small: Any) -> dict[str, Any]:
@@ -283,7 +302,7 @@ def ways(name: str, rows: list[dict], keys: Sequence[str]) -> list[dict[str, Any
         return []
     counts = {kind: sum(outcome(r) == kind for r in rows) for kind in ("right", "undetermined", "wrong")}
     told = f"{name}, {len(rows)} problems"
-    out = [{"set": told, "way": "discover", **counts, "of": len(rows), **_seconds([r["seconds"] for r in rows])}]
+    out = [{"set": told, "way": "discover", **counts, "of": len(rows), **_seconds([spent(r) for r in rows])}]
     for key in keys:
         # Theirs is right when it rounds to the rank; pure noise has none that they could say.
         known = [r for r in rows if r.get(key) is not None and r["true_rank"] > 0]
@@ -341,6 +360,7 @@ def main() -> None:
     parser.add_argument("--set", dest="which", nargs="+", choices=sets, default=["catalogue", "peers"])
     parser.add_argument("--problems", metavar="A,B", help="only these of the sets; all by default")
     parser.add_argument("--again", action="store_true", help="the rows of the set `peers` anew")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes of each discovery; as by default if not given")
     parser.add_argument("--remark", help="a sentence about the circumstances, for the page")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -360,7 +380,7 @@ def main() -> None:
         known = make().noise if math.isnan(noise) or name == "pure-noise" else noise
         if (name, seed, known if math.isfinite(known) else None) in done:
             continue
-        r = row(name, seed, known, make)
+        r = row(name, seed, known, make, options.jobs)
         rows.append(r)
         rows.sort(key=lambda one: order.index((one["problem"], one["seed"])))
         say(r)

@@ -15,7 +15,6 @@ page is science_table.md.
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from functools import partial
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _bench import arguments, provenance, report
+from _bench import arguments, commit, processor_seconds, provenance, report
 from _plain_nets import plain_error, plain_sweep
 from _science_tasks import TASKS
 from rank import learned, outcome, peers, told_learned
@@ -45,24 +44,6 @@ BETTER = 1.5
 NOTHING = 0.002
 
 
-def processor_seconds() -> float:
-    """Of this process and all below it, living or not, where that can be read; else of this one."""
-    if not Path("/proc/self/stat").exists():
-        return time.process_time()
-    parents, ticks = {}, {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        parents[int(entry.name)] = int(words[1])
-        ticks[int(entry.name)] = sum(map(int, words[11:15]))
-    inside = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in inside} - inside:
-        inside |= more
-    return sum(ticks[pid] for pid in inside if pid in ticks) / os.sysconf("SC_CLK_TCK")
-
-
 def row(name: str, seed: int, **small: Any) -> dict[str, Any]:
     """One task, discovered; ``small`` replaces defaults."""
     task = TASKS[name](seed)
@@ -80,7 +61,7 @@ def row(name: str, seed: int, **small: Any) -> dict[str, Any]:
     seconds, processor = time.perf_counter() - start, processor_seconds() - spent
     row = {"problem": name, "seed": seed, "noise": task.noise, "samples": len(task.X), "dimension": task.dimension}
     row |= {"columns": [task.X.shape[1], task.Y.shape[1]], "true_rank": task.rank, **answer}
-    return row | {"seconds": round(seconds, 1), "processor": round(processor, 1)}
+    return row | {"seconds": round(seconds, 1), "processor": round(processor, 1), "commit": commit()}
 
 
 def decidable(errors: tuple[float, float, float]) -> bool:

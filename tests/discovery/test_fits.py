@@ -12,6 +12,7 @@ import torch
 from isthmus.discovery import _fits as fits
 from isthmus.discovery._fits import Fit, minibatch_fit, narrow, quasi_newton_fit, rewaist, unroll, weigh
 from isthmus.networks import FullyConnected
+from isthmus.training import Phase
 from made import hourglass
 from tools import assert_close, gaussian, orthogonal, random_net
 
@@ -113,7 +114,7 @@ def test_unrolling_an_arc_gives_the_angle():
     angle = torch.linspace(0.0, 1.5 * math.pi, 200, dtype=torch.float64)
     X = torch.stack([angle.cos(), angle.sin()], 1)
     assert torch.equal(hourglass_like_identity()(X), X)
-    start = unroll(hourglass_like_identity(), X, X, 1e-5, 1, steps=60, seed=0)
+    start = unroll(hourglass_like_identity(), X, X, 1e-5, 1, phases=[Phase("lbfgs", 60)], seed=0)
     z = start.encoder()(X).detach()[:, 0]
     assert abs(np.corrcoef(z, angle)[0, 1]) > 0.995
     assert ((start(X) - X) ** 2).sum(1).mean() < 0.02
@@ -154,9 +155,9 @@ def test_a_cylinder_becomes_a_flat_ring():
 def test_unrolling_where_there_is_nothing_to_unroll():
     net = hourglass()
     X = gaussian(8, 5)
-    assert unroll(net, X, net(X).detach(), 1e-3, 1, steps=2, seed=0) is None
+    assert unroll(net, X, net(X).detach(), 1e-3, 1, phases=[Phase("lbfgs", 2)], seed=0) is None
     same = gaussian(1, 5).repeat(40, 1)
-    assert unroll(net, same, net(same).detach(), 1e-3, 1, steps=2, seed=0) is None
+    assert unroll(net, same, net(same).detach(), 1e-3, 1, phases=[Phase("lbfgs", 2)], seed=0) is None
 
 
 def test_fit_says_how_it_ended():

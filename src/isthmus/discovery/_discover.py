@@ -221,8 +221,7 @@ def _record(task: RankTask) -> dict[str, Any]:
 def _stages(checkpoint: str | Path | None, task: RankTask, record: dict[str, Any]) -> Stages:
     if checkpoint is None:
         return Stages(None, "")
-    # One more division than replicas: where two walks disagree there is a third.
-    held = {f"held{index}": task.splits(index)[1] for index in range(task.settings.replicas + 2)}
+    held = {f"held{index}": task.splits(index)[1] for index in range(task.settings.replicas + 1)}
     return Stages(Path(checkpoint), identity_of(record, {"X": task.X, "Y": task.Y, **held}))
 
 

@@ -69,13 +69,14 @@ def quasi_newton_fit(
     before: Sequence[Phase] = (),
     seed: int = 0,
     loss: str = "mse",
+    patience: float = PATIENCE,
 ) -> Fit:
     """Minimise in place by L-BFGS.
 
     ``before`` are phases to begin with; cost and loss are divided by ``scale``, the cost of the best constant. After
-    ``steps`` steps at the full ridge it goes on until it is at rest, to PATIENCE times as many at most.
+    ``steps`` steps at the full ridge it goes on until it is at rest, to ``patience`` times as many at most.
     """
-    phases = [*before, Phase("lbfgs", math.ceil(PATIENCE * steps))]
+    phases = [*before, Phase("lbfgs", math.ceil(patience * steps))]
     losses: list[float] = []
 
     def rested(event: TrainingEvent) -> bool:
@@ -195,7 +196,7 @@ def unroll(
     ridge: float,
     rank: int,
     *,
-    steps: int,
+    phases: list[Phase],
     seed: int,
     loss: str = "mse",
     ring: bool = False,
@@ -203,8 +204,8 @@ def unroll(
     """A start for ``rank`` coordinates that no projection gives: a surface, unrolled along itself.
 
     The surface of outputs of ``net`` (which are denoised) is embedded in R^rank by shortest paths, or as a ``ring`` the
-    cloud of its coordinates is; an encoder is fitted to the unrolled coordinates, and a decoder to its
-    outputs. None where that is impossible: too few points, or all of them equal.
+    cloud of its coordinates is; an encoder is fitted to the unrolled coordinates, and a decoder to its outputs, both by
+    ``phases``. None where that is impossible: too few points, or all of them equal.
     """
     with torch.no_grad():
         U = _flat_ring(net, X, rank, seed) if ring else _shortest_paths(net(X).double().numpy(), rank)
@@ -219,7 +220,6 @@ def unroll(
     family, slopes = type(net), (net.slopes[: m - 1], net.slopes[m:])
     encoder = family([*net.dims[:m], rank], slopes[0], net.bias, dtype=X.dtype, generator=generator)
     decoder = family([rank, *net.dims[m + 1 :]], slopes[1], net.bias, dtype=X.dtype, generator=generator)
-    phases = [Phase("lbfgs", steps, ridge_start=0.1, ridge_share=0.5)]
     _train(encoder, X, target, ridge * rank / Y.shape[1], phases, seed)
     _train(decoder, target, Y, ridge, phases, seed, loss=loss)
     return family.joined(encoder, decoder)

@@ -74,7 +74,6 @@ def search_rank(
     aim = fixed if fixed is not None else 1
     rule = {"λ": context.strength, "resolution": context.resolution, "tolerance": context.tolerance}
     context.bar.advance(0, **rule, **({} if begin is None else {"error": begin.error}))
-    others: list[RankProfile] = []
     wish = 0 if settled else context.settings.replicas
     wide = max(WIDE, highest + 1) if begin is None else begin.rank
     if wish:
@@ -84,7 +83,7 @@ def search_rank(
         """Where ``rank`` does not suffice, this will be asked for: it is trained while the walk goes on."""
         wanted = {f"{context.name}-{rank}-anew": anew(context, rank)}
         if sure and wish:
-            wanted |= _replica_trainings(task, context, [rank + 1, rank], 0)[1]
+            wanted |= _replica_trainings(task, context, [rank], 0)[1]
         context.stages.begin(wanted, context.n_jobs)
 
     ahead = None if settled else meanwhile
@@ -97,11 +96,8 @@ def search_rank(
             break
         levels = _look_closer(context, levels, wanted, profile.chosen - 1)
         profile, looked = _profile(context, levels), looked | wanted
-    while len(others) < wish:
-        others.append(_replica(task, context, levels[0].rank, min(profile.chosen, highest), len(others)))
-        # One more where the first is of another opinion: once may be chance.
-        if len(others) == 1 == wish and not supports(others[0], profile.chosen, task.bound):
-            wish = 2
+    k = min(profile.chosen, highest)
+    others = [_replica(task, context, levels[0].rank, k, index) for index in range(wish)]
     if settled:
         judgement = _settled(task, fixed, aim, profile)
     else:
@@ -190,23 +186,27 @@ def _replica_trainings(
 
 def _replica(task: RankTask, context: Context, wide: int, k: int, index: int) -> RankProfile:
     """The ranks on which the answer hangs, trained otherwise."""
-    ranks = [wide, *(rank for rank in (k, k - 1) if rank > 0)]
+    ranks = [wide, *([k - 1] if k > 1 else [])]
     varied, made = _replica_trainings(task, context, ranks, index)
     fits = context.stages.get_all(made, context.n_jobs)
     context.bar.advance(context.settings.first * len(made))
     levels = [level_of(varied, rank, fit, "fresh" if rank == wide else "anew") for rank, fit in zip(ranks, fits)]
-    for level in levels:
-        context.bar.advance(0, **({} if level.rank == wide else {"rank": level.rank}), error=level.error)
+    # That k suffices a walk shows as well, and sooner.
+    levels += walk(varied, k, begin=levels[0], down_to=k)[1:]
     profile = _profile(varied, levels)
     if supports(profile, k, task.bound):
         return profile
-    # From random weights a network through few coordinates may be stuck where a walk is not.
-    walked = {level.rank: level for level in walk(varied, k + 1, begin=levels[0], down_to=max(k - 1, 1))}
-    both = [
-        level if level.rank not in walked else best_of(varied, walked[level.rank], {level.start: level.fit})
-        for level in levels
-    ]
-    return _profile(varied, [*both, *(walked[rank] for rank in walked if rank not in ranks)])
+    # Every other way: a network from random weights may be stuck where a walk is not, one that is cut at once to few
+    # coordinates where one that loses them one by one is not, and k may have to be unrolled.
+    slowly = dataclasses.replace(varied, name=f"{varied.name}-again")
+    walked = walk(slowly, k + 1, begin=levels[0], down_to=max(k - 1, 1))
+    for other in _look_closer(slowly, walked, {k}, k)[1:]:
+        same = _level_or_none(levels, other.rank)
+        if same is None:
+            levels.append(other)
+        else:
+            levels[levels.index(same)] = best_of(varied, same, {other.start: other.fit})
+    return _profile(varied, levels)
 
 
 def _settled(task: RankTask, fixed: int | None, aim: int, profile: RankProfile) -> Judgement:
@@ -272,16 +272,13 @@ def _for_numbers(context: Context, highest: int) -> tuple[Context, Level, dict[s
     for strength in WEAKER:
         if best.error < chosen.finest:
             break
-        trial = dataclasses.replace(context, strength=strength)
-        level = train_further(trial, best, f"strength-{strength:g}")
+        # A small ridge alone does not keep a network simple: all begin at the larger ones.
+        trial = dataclasses.replace(context, strength=strength, larger=(*chosen.larger, chosen.strength))
+        level = train_further(trial, best, f"strength-{strength:g}", briefly=True)
+        if level.error < best.error:
+            level = train_further(trial, level, f"strength-{strength:g}-on")
         errors[f"{strength:g}"] = level.error
         lowered = level.error < BETTER * best.error
-        if lowered and chosen is context:
-            # What began at a larger ridge still profits from it: others, at lower ranks too, will have to do without.
-            again = wide_again(trial, "wide-again", first.rank, MORE_PASSES)
-            errors[f"{strength:g} from random weights"] = again.error
-            lowered = again.error < BETTER * first.error
-            level = min(level, again, key=lambda one: one.error)
         if not lowered:
             break
         chosen, best = trial, level

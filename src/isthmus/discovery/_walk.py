@@ -28,7 +28,7 @@ from isthmus._errors import IsthmusError
 from isthmus._inside import Inside, clear_remains
 from isthmus._progress import Progress, Quiet
 from isthmus._settings import Settings
-from isthmus.discovery._fits import Fit, narrow, quasi_newton_fit, unroll, weigh
+from isthmus.discovery._fits import PATIENCE, Fit, narrow, quasi_newton_fit, unroll, weigh
 from isthmus.discovery._task import Data
 from isthmus.networks import FullyConnected, SmoothNetwork
 from isthmus.networks._direct import use_threads
@@ -93,6 +93,9 @@ class Context:
         Whether activations are SiLU.
     n_jobs : int
         Processes for trainings that do not depend on each other.
+    larger : tuple of float
+        λ, falling, at which networks from random weights are trained before: a small ridge alone does not keep them
+        simple.
     """
 
     data: Data
@@ -107,6 +110,7 @@ class Context:
     finest: float = 0.0
     smooth: bool = True
     n_jobs: int = 1
+    larger: tuple[float, ...] = ()
 
     def alone(self) -> Context:
         """What a training needs of it in another process: no folder, nothing to show."""
@@ -189,8 +193,9 @@ def walk(
     failed = False
     while rank >= down_to:
         above = levels[-1].fit.network
-        steps = each if not failed else max(each // 2, 1)
-        found = stage(f"{rank}", lambda: context.fit(narrow(above, data.X, rank), steps, rank))  # noqa: B023
+        # Below what suffices errors are only shown, not judged.
+        steps, patience = (each, PATIENCE) if not failed else (max(each // 2, 1), 1.0)
+        found = stage(f"{rank}", lambda: context.fit(narrow(above, data.X, rank), steps, rank, patience=patience))  # noqa: B023
         start, tries = "narrowed", 1
         bar.advance(steps)
         if len(levels) == 1 and rank < min(used, highest) and worse(found):
@@ -300,16 +305,17 @@ def _stirred(context: Context, net: FullyConnected, rank: int) -> Fit:
     return context.fit(copy.deepcopy(net), 2 * settings.steps, 100 + rank, before=before)
 
 
-def further(context: Context, level: Level) -> Callable[[], Fit]:
-    """A training that goes on from the network of a level at the ridge of ``context``."""
+def further(context: Context, level: Level, *, briefly: bool = False) -> Callable[[], Fit]:
+    """A training that goes on from the network of a level at the ridge of ``context``: to rest, or some steps only."""
     context, net, rank = context.alone(), level.fit.network, level.rank
-    return lambda: context.fit(copy.deepcopy(net), 2 * context.settings.steps, rank)
+    steps, patience = (context.settings.steps, 1.0) if briefly else (2 * context.settings.steps, PATIENCE)
+    return lambda: context.fit(copy.deepcopy(net), steps, rank, patience=patience)
 
 
-def train_further(context: Context, level: Level, name: str) -> Level:
+def train_further(context: Context, level: Level, name: str, *, briefly: bool = False) -> Level:
     """The same level after that; kept as ``name``."""
-    found = context.stages.get(name, further(context, level))
-    context.bar.advance(2 * context.settings.steps)
+    found = context.stages.get(name, further(context, level, briefly=briefly))
+    context.bar.advance((1 if briefly else 2) * context.settings.steps)
     return _level(context.data, level.rank, found, level.start, level.tries)
 
 
@@ -345,18 +351,31 @@ def _from_random(context: Context, rank: int, offset: int, scale: float, passes:
 
 
 def _passes(context: Context, rate: float, times: float = 1.0) -> list[Phase]:
-    """Adam in mini-batches, which finds better valleys than quasi-Newton steps from random weights."""
+    """Adam in mini-batches, which finds better valleys than quasi-Newton steps from random weights.
+
+    It is at the largest ridge, and quasi-Newton steps there and at the smaller ones follow.
+    """
+    factors = [strength / context.strength for strength in context.larger]
     rows, settings = len(context.data.X), context.settings
     most = MOST_BATCHES * settings.steps
     batch = max(BATCH, -(-rows * settings.passes // most))
     steps = round(times * min(most, settings.passes * max(1, -(-rows // BATCH))))
-    return [Phase("adam", steps, rate, batch_size=min(batch, rows), anneal=True)]
+    batch, factor = min(batch, rows), [*factors, 1.0][0]
+    return [
+        Phase("adam", steps, rate, batch_size=batch, anneal=True, ridge_start=factor, ridge_end=factor),
+        *(Phase("lbfgs", settings.first, ridge_start=factor, ridge_end=factor) for factor in factors),
+    ]
 
 
 def _unrolled(context: Context, above: FullyConnected, rank: int, otherwise: Fit, *, ring: bool = False) -> Fit:
-    data, steps, seed = context.data, context.settings.steps, context.seed + rank
-    net = unroll(above, data.X, data.Y, context.ridge, rank, steps=2 * steps, seed=seed, loss=data.loss, ring=ring)
-    return otherwise if net is None else context.fit(net, 2 * steps, rank)
+    data, settings, seed = context.data, context.settings, context.seed + rank
+    # Each half is begun like a network from random weights, and what they are together like one that is stirred.
+    top = dataclasses.replace(context, strength=[*context.larger, context.strength][0], larger=())
+    phases = [Phase("scale", 1), *_passes(top, settings.learning_rate), Phase("lbfgs", settings.first)]
+    net = unroll(above, data.X, data.Y, top.ridge, rank, phases=phases, seed=seed, loss=data.loss, ring=ring)
+    if net is None:
+        return otherwise
+    return context.fit(net, settings.first, rank, before=_passes(context, 0.5 * settings.learning_rate))
 
 
 # ---- What has been trained so far, kept in a folder: a killed discovery continues from there to the same answer
