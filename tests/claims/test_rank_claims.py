@@ -291,17 +291,20 @@ def test_a_layer_of_rank_one_in_one_network():
     assert status("C-rank-7", rank_one_net.replace(net=random_net([2, 1]))) == "not applicable"
 
 
-@pytest.mark.parametrize("seed", [1, 8, 22])
-def test_outputs_that_are_constant_up_to_rounding_are_constant(seed):
+def test_outputs_that_are_constant_up_to_rounding_are_constant():
     """Biases and a first layer of 1e-15: rounding gives the outputs a variance of 1e-32, which was "not constant"."""
-    subject = random_subject([3, 6, 6, 6, 2], samples=30, seed=seed)
-    for W, b in zip(subject.net.weights, subject.net.biases):
-        W.data *= 0.2
-        b.data *= 5.0
-    subject.net.weights[0].data *= 1e-15
-    found = evaluate("C-rank-7", subject)
-    assert found.status == "not applicable" and "outputs not constant: not met" in found.reason
-    assert float(subject.trace().outputs.var(0).sum()) > 0
+    variances = []
+    for seed in range(25):
+        subject = random_subject([3, 6, 6, 6, 2], samples=30, seed=seed)
+        for W, b in zip(subject.net.weights, subject.net.biases):
+            W.data *= 0.2
+            b.data *= 5.0
+        subject.net.weights[0].data *= 1e-15
+        found = evaluate("C-rank-7", subject)
+        assert found.status == "not applicable" and "outputs not constant: not met" in found.reason
+        variances.append(float(subject.trace().outputs.var(0).sum()))
+    # Which of them rounding leaves exactly constant depends on the processor.
+    assert max(variances) > 0
 
 
 def test_where_the_bound_of_the_ratio_says_something():

@@ -28,7 +28,7 @@ from isthmus.plotting import style
 from tools import SEED, random_net
 
 #: Small networks: seconds of training would test nothing more here.
-QUICK = ["--width", "8", "--depth", "4", "--replicas", "0"]
+QUICK = ["--width", "16", "--depth", "4", "--replicas", "0"]
 NAMES = ("a", "b", "c", "d")
 
 
@@ -146,7 +146,7 @@ def test_the_same_as_in_python(capsys):
     assert call(capsys, "discover", "data.csv", "--target", "y*", "--features", "[abcd]", *QUICK)[0] in (0, 1)
     kept = isthmus.load("runs/discover-data/model.safetensors")
     chosen = tables.choose_columns(tables.read_table("data.csv"), targets="y*", features="[abcd]")
-    found = discovery.discover(chosen.X, chosen.Y, width=8, depth=4, replicas=0)
+    found = discovery.discover(chosen.X, chosen.Y, width=16, depth=4, replicas=0)
     assert np.array_equal(found.coordinates, kept.coordinates)
     assert found.to_dict()["profile"] == kept.to_dict()["profile"]
 
@@ -184,7 +184,7 @@ def test_groups_time_gaps_and_text(capsys):
     assert not {"patient", "hour", "y2"} - set(document["inputs"]) - {"patient", "hour"}
     settings = document["settings"]
     assert (settings["seed"], settings["max_rank"], settings["strength"]) == (3, 1, 0.02)
-    assert (settings["width"], settings["half"], settings["replicas"]) == (8, 2, 0)
+    assert (settings["width"], settings["half"], settings["replicas"]) == (16, 2, 0)
     assert any("dropped 2 rows" in note for note in document["notes"])
 
 

@@ -32,9 +32,9 @@ def test_what_the_decoder_ignores_is_no_dimension():
     for seen in (1, 2):
         assert local_dimension(passing_on(seen), data) == pytest.approx(2.0, abs=0.25)
     assert surface_dimension(passing_on(1), data) == 1.0
-    # With so many standard errors of 2/√(kept rows) more.
+    # With so many standard errors of 2/√(kept rows/1.5) more.
     more = local_dimension(passing_on(2), data, errors=1.5) - local_dimension(passing_on(2), data)
-    assert more == pytest.approx(1.5 * 2.0 / math.sqrt(0.9 * len(data.X)), rel=0.2)
+    assert more == pytest.approx(1.5 * 2.0 / math.sqrt(0.9 * len(data.X) / 1.5), rel=0.1)
     assert surface_dimension(passing_on(2), data) == pytest.approx(2.0, abs=0.25)
     assert math.isnan(surface_dimension(passing_on(1), data_of(np.random.default_rng(0).uniform(size=(20, 2)))))
 

@@ -14,7 +14,7 @@ import isthmus
 from isthmus import ConvolutionalNet, FullyConnected, IsthmusError, LeakyResNet
 from isthmus._kinks import Kinked
 from isthmus.measures import stationarity
-from isthmus.measures._stationarity import certify
+from isthmus.measures._stationarity import ENOUGH, certify
 from isthmus.objective import cost
 
 RIDGE = 1e-2
@@ -174,7 +174,8 @@ def test_other_modules_are_treated_alike(minimum):
     assert found.residual == pytest.approx(own.residual, rel=0.05, abs=1e-6) and found.kind == own.kind
     single = stationarity(FullyConnected.from_weights(net.Ws, net.bs).float(), X, Y, ridge=RIDGE)
     assert single.residual <= max(10 * own.residual, 1e-3)
-    assert own.residual == pytest.approx(result.stationarity.residual, rel=0.2, abs=1e-5)
+    # The search for slopes ends once the residual is below ENOUGH, at different places.
+    assert own.residual == pytest.approx(result.stationarity.residual, rel=0.2, abs=ENOUGH)
 
 
 @pytest.mark.parametrize(

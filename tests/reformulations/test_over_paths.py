@@ -160,7 +160,8 @@ def test_the_exact_identity_holds_on_the_solution_and_not_before(data):
     X, Y = data
     net = start(1.0)
     found = optimise_path(net, X, Y, ridge=1e-2)
-    assert identity_residual(found.network, X, Y, 1e-2) < 1e-7
+    # Relative to two sides that nearly cancel: some hundred times the residual.
+    assert identity_residual(found.network, X, Y, 1e-2) < 1e3 * max(found.resolved, 1e-10)
     assert identity_residual(net, X, Y, 1e-2) > 0.1
 
 
