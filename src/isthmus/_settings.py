@@ -45,7 +45,7 @@ class Settings:
         to the cost of the best constant. "auto" is 0.01 for an autoencoder, and otherwise what predicts held-out rows
         best: of numbers 0.001, then 0.0001 and 0.00001 as long as the error falls by a tenth, or 0.01; of classes the
         largest of 0.1, 0.03 and 0.01 that does about as well as any. A note says which. Networks are trained with a
-        ridge of λ, autoencoders with 0.4 of it: no held-out row can choose one for them.
+        ridge of λ, autoencoders with 0.4 of it, in the last fit with a tenth: held-out rows can choose none.
     replicas : int
         Further trainings from other seeds, on other divisions, at other depths, of the ranks on which the answer hangs;
         the verdict needs them to agree.

@@ -30,6 +30,9 @@ REFITS, REFIT_SHARE = 3, 0.8
 #: Temperatures that are looked at; a fit that wants more has not enough held-out rows to say.
 COLDEST, HOTTEST = 0.1, 10.0
 
+#: Share of an autoencoder's ridge in its last fit: the search needs a coordinate's price, the maps need not shrink.
+LIGHTER = 0.25
+
 #: Rows that copies with noise may make up, and copies of a row at most.
 COPIED_ROWS, COPIES = 2000, 4
 
@@ -49,7 +52,8 @@ def finish_fit(task: RankTask, inputs: Scaling, outputs: Scaling, context: Conte
 
     Logits of classes are divided by the temperature that suits the rows that were held out from the chosen network.
     """
-    X, data, settings, stages, ridge = task.X, context.data, context.settings, context.stages, context.ridge
+    X, data, settings, stages = task.X, context.data, context.settings, context.stages
+    ridge = LIGHTER * context.ridge if task.autoencoder else context.ridge
     max_samples, input_noise, each = settings.max_samples, settings.input_noise, settings.steps
     of = {"scale": data.variance, "loss": data.loss, "seed": context.seed}
     rows, B = torch.from_numpy(inputs(X)).float(), torch.from_numpy(outputs(task.Y)).float()

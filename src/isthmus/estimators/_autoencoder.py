@@ -59,7 +59,7 @@ class BottleneckAutoencoder(Bottleneck):
     resolution : "auto" or float, default "auto"
         A coordinate must explain at least about this share of the variance, 0.01 by default. Noise can be described
         too, by coordinates of its own: what is below the resolution is left out, so raise it above the noise's share.
-        Networks are trained with a ridge of 0.4 of it, so that what is above is shrunk less.
+        Networks are trained with a ridge of 0.4 of it, in the last fit of a tenth: what is above is hardly shrunk.
     units : {"auto", "own", "common"}, default "auto"
         Columns divided by their own standard deviation (here also with "auto"), or all by one number: for columns of
         one unit (pixels).
