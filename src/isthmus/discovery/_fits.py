@@ -114,8 +114,7 @@ def _train(
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """The waist of a network in its own measure: uncorrelated coordinates of unit variance, in the
-    order in which they move the outputs.
+    """The waist in uncorrelated coordinates of unit variance, those first that move the outputs most.
 
     With C the covariance of z and M = E[JᵀJ] of the decoder's Jacobian, the eigenvalues of C^½MC^½ are the mean squares
     of what each coordinate moves at the outputs.
